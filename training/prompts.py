@@ -108,6 +108,11 @@ def prompt(attributes: dict[str, str], rng: random.Random, kind: str = "t2va") -
     elif template not in (2, 5) and opening:
         text = opening + text
     text += choose(("", ".", "."))
-    if rng.random() < 0.5:
+    case = rng.random()
+    if case < 0.5:
         text = text[0].upper() + text[1:]
+    elif case < 0.55:
+        text = text.title()
+    elif case < 0.58:
+        text = text.upper()
     return text, frozenset(kept)

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -121,6 +122,10 @@ class Specs:
         attributes = {name: value[index] for name, value in self.attributes.items()}
         return Specs(self.canvas, attributes, self.jitter_x_px[index], self.jitter_y_px[index])
 
+    def to(self, device: torch.device | str) -> Specs:
+        attributes = {name: value.to(device) for name, value in self.attributes.items()}
+        return Specs(self.canvas, attributes, self.jitter_x_px.to(device), self.jitter_y_px.to(device))
+
 
 @dataclass(frozen=True, slots=True)
 class Motion:
@@ -156,7 +161,7 @@ def sample_specs(
     device = device or (generator.device if generator else "cpu")
 
     def draw(shares: tuple[float, ...]) -> Tensor:
-        weights = torch.tensor(shares, device=device)
+        weights = constant(shares, torch.device(device))
         return torch.multinomial(weights, n, replacement=True, generator=generator)
 
     def uniform(low: float, high: float) -> Tensor:
@@ -176,8 +181,14 @@ def describe(specs: Specs, index: int) -> dict[str, str]:
     return {name: ATTRIBUTES[name][int(value[index])] for name, value in specs.attributes.items()}
 
 
+@lru_cache
+def constant(values: tuple, device: torch.device) -> Tensor:
+    """The values as a tensor, made once: a copy to a GPU waits for everything queued before it."""
+    return torch.tensor(values, device=device)
+
+
 def _lookup(values: tuple, index: Tensor) -> Tensor:
-    return torch.tensor(values, device=index.device)[index]
+    return constant(values, index.device)[index]
 
 
 def trajectory(specs: Specs, num_frames: int, start_s: Tensor | float = 0.0) -> Motion:
@@ -250,6 +261,7 @@ def render(specs: Specs, num_frames: int, start_s: Tensor | float = 0.0) -> Rend
     return Rendered(*paint(specs, motion), motion)
 
 
+@lru_cache
 def timbres(device: torch.device | str = "cpu") -> Tensor:
     """[4, 28800]: 0.9 s of bell, drum, beep and silence."""
     num_samples = 36 * SAMPLES_PER_LATENT

@@ -1,0 +1,90 @@
+"""`python -m training.run --out DIR`: trains every part of the embedded checkpoint and assembles the folder.
+
+Stages, in order: tokenizer, audio_vae, video_vae, dit. Each writes into DIR; a later call with --stages continues.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+
+from training import assemble, audio_vae, dataset, tokenizer, train_dit, train_video_vae, world
+
+STAGES = ("tokenizer", "audio_vae", "video_vae", "dit")
+
+
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--stages", default=",".join(STAGES), help="comma-separated")
+    parser.add_argument("--video-vae-seconds", type=float, default=330)
+    parser.add_argument("--dit-seconds", type=float, default=900)
+    parser.add_argument("--video-vae-clips", type=int, default=32, help="clips of 22 frames in a batch")
+    parser.add_argument("--clips", type=int, default=28_000)
+    parser.add_argument("--rows-per-batch", type=int, default=180_000)
+    parser.add_argument("--smoke", action="store_true", help="a few steps of everything, for a CPU")
+    return parser.parse_args(argv)
+
+
+def encode_all(vae, raw_tokenizer, num_clips: int, device: str, pool) -> dict[str, dataset.ClipSet]:
+    start = time.perf_counter()
+    plans = {
+        name: dataset.plan(world.CANVASES[name], max(4, round(num_clips * share)), 1000 + 100_000 * i, pool)
+        for i, (name, share) in enumerate(train_dit.CANVAS_SHARE.items())
+    }
+    print(f"dataset: prompts after {time.perf_counter() - start:.0f}s", flush=True)
+    batch = 64 if device == "cuda" else 2
+    clips = {n: dataset.encode(vae, specs, texts, raw_tokenizer, device, batch) for n, (specs, texts) in plans.items()}
+    total = sum(len(c) for c in clips.values())
+    print(f"dataset: {total} clips after {time.perf_counter() - start:.0f}s", flush=True)
+    return clips
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = parse(argv)
+    stages = args.stages.split(",")
+    if unknown := set(stages) - set(STAGES):
+        raise SystemExit(f"unknown stages {sorted(unknown)}; allowed: {', '.join(STAGES)}")
+    # forked before CUDA starts, which does not survive a fork
+    pool = ProcessPoolExecutor(8, mp_context=get_context("fork")) if not args.smoke and "dit" in stages else None
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.manual_seed(0)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.benchmark = True
+    args.out.mkdir(parents=True, exist_ok=True)
+    if "tokenizer" in stages:
+        tokenizer.build(args.out / "tokenizer")
+    if "audio_vae" in stages:
+        audio_vae.build().save_pretrained(args.out / "audio_vae")
+    if "video_vae" in stages:
+        steps = 3 if args.smoke else None
+        vae = train_video_vae.train(args.video_vae_seconds, 2 if args.smoke else args.video_vae_clips, device, steps)
+        train_video_vae.save(vae, args.out / "vae")
+    if "dit" in stages:
+        from tokenizers import Tokenizer
+
+        if pool:
+            list(pool.map(len, [""] * 8))  # start all workers now
+        vae = assemble.load_video_vae(args.out / "vae").to(device)
+        raw = Tokenizer.from_file(str(args.out / "tokenizer" / "tokenizer.json"))
+        clips = encode_all(vae, raw, 30 if args.smoke else args.clips, device, pool)
+        models = train_dit.Models(tokenizer.load(args.out / "tokenizer"))
+        train_dit.train(
+            models,
+            clips,
+            seconds=args.dit_seconds,
+            rows_per_batch=2_000 if args.smoke else args.rows_per_batch,
+            device=device,
+            max_steps=6 if args.smoke else None,
+            log_every=3 if args.smoke else 250,
+        )
+        assemble.save_models(models, args.out)
+        assemble.finish(args.out)
+
+
+if __name__ == "__main__":
+    main()
