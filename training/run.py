@@ -27,6 +27,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--video-vae-clips", type=int, default=32, help="clips of 22 frames in a batch")
     parser.add_argument("--clips", type=int, default=28_000)
     parser.add_argument("--rows-per-batch", type=int, default=180_000)
+    parser.add_argument("--eager", action="store_true", help="no CUDA graphs, no compilation: slower, easier to debug")
     parser.add_argument("--smoke", action="store_true", help="a few steps of everything, for a CPU")
     return parser.parse_args(argv)
 
@@ -62,7 +63,8 @@ def main(argv: list[str] | None = None) -> None:
         audio_vae.build().save_pretrained(args.out / "audio_vae")
     if "video_vae" in stages:
         steps = 3 if args.smoke else None
-        vae = train_video_vae.train(args.video_vae_seconds, 2 if args.smoke else args.video_vae_clips, device, steps)
+        num_clips = 2 if args.smoke else args.video_vae_clips
+        vae = train_video_vae.train(args.video_vae_seconds, num_clips, device, steps, graphs=not args.eager)
         train_video_vae.save(vae, args.out / "vae")
     if "dit" in stages:
         from tokenizers import Tokenizer
@@ -81,6 +83,7 @@ def main(argv: list[str] | None = None) -> None:
             device=device,
             max_steps=6 if args.smoke else None,
             log_every=3 if args.smoke else 250,
+            compiled=not args.eager,
         )
         assemble.save_models(models, args.out)
         assemble.finish(args.out)

@@ -79,7 +79,9 @@ def to_patches(images_B3HW: Tensor, size: tuple[int, int]) -> Tensor:
     b, c, h, w = x.shape
     block = PATCH_PX * MERGE
     x = x.view(b, c, h // block, MERGE, PATCH_PX, w // block, MERGE, PATCH_PX).permute(0, 2, 5, 3, 6, 1, 4, 7)
-    x = x.reshape(b, h * w // PATCH_PX**2, c, 1, PATCH_PX, PATCH_PX).expand(-1, -1, -1, 2, -1, -1)  # a still: two frames
+    x = x.reshape(b, h * w // PATCH_PX**2, c, 1, PATCH_PX, PATCH_PX).expand(
+        -1, -1, -1, 2, -1, -1
+    )  # a still: two frames
     return x.flatten(2)
 
 

@@ -13,7 +13,7 @@ import torch
 from training import world
 
 SPECIALS = ("<|endoftext|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>", "<d>", "</d>")
-LABELS = tuple(f"<{kind} {i}>: " for kind in ("Picture", "Audio", "Video") for i in (1, 2, 3)) + ("<0.2 seconds>",)
+LABELS = (*(f"<{kind} {i}>: " for kind in ("Picture", "Audio", "Video") for i in (1, 2, 3)), "<0.2 seconds>")
 
 
 def corpus(num_clips: int = 16_000) -> list[str]:

@@ -74,7 +74,7 @@ class Models(nn.Module):
 
 
 class BatchMaker:
-    """Draws batches of about `rows_per_batch` rows: one canvas, frame count, set of keyframes and prompt length each."""
+    """Draws batches of about `rows_per_batch` rows; all samples of one share their layout."""
 
     def __init__(self, clips: dict[str, ClipSet], models: Models, rows_per_batch: int, device: str) -> None:
         self.clips, self.models, self.rows_per_batch, self.device = clips, models, rows_per_batch, device
@@ -106,12 +106,12 @@ class BatchMaker:
         if keyframes:
             last = 1 + world.FRAME_COUNTS.index(num_frames)
             index = torch.tensor([0 if k == "first" else last for k in keyframes], device=self.device)
-            images = clips.keyframe_u8[clip][:, index].float() / 255
-            condition = clips.keyframe_rows[clip][:, index].flatten(1, 2).float()
+            images = clips.keyframe_u8[clip[:, None], index].float() / 255
+            condition = clips.keyframe_rows[clip[:, None], index].flatten(1, 2).float()
             condition = condition + ANCHOR_JITTER * torch.randn_like(condition)
             condition = dit_batched.ANCHOR_T * condition + (1 - dit_batched.ANCHOR_T) * torch.randn_like(condition)
             truth = {n: clips.attributes[n][clip].repeat_interleave(len(keyframes)) for n in PROBED}
-            truth["xy"] = clips.keyframe_xy[clip][:, index].flatten(0, 1)
+            truth["xy"] = clips.keyframe_xy[clip[:, None], index].flatten(0, 1)
         num_latents = world.num_audio_latents(num_frames)
         return Batch(
             placed=self.place(layout),
@@ -206,13 +206,14 @@ def train(
     device: str,
     max_steps: int | None = None,
     log_every: int = 250,
+    compiled: bool = True,
 ) -> Models:
     """Trains in place and returns the models with averaged weights. Compilation does not count against the time."""
     cuda = device == "cuda"
     models.to(device)
     maker = BatchMaker(clips, models, rows_per_batch, device)
     block_fn = dit_batched.run_block
-    if cuda:
+    if cuda and compiled:
         torch._dynamo.config.recompile_limit = 64
         block_fn = torch.compile(dit_batched.run_block, dynamic=True)
     params = [p for p in models.parameters() if p.requires_grad]

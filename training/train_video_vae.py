@@ -60,7 +60,7 @@ def losses(vae: nn.Module, pixels: Tensor, mask: Tensor, autocast: bool) -> tupl
     return reconstruction, kl, square
 
 
-def train(seconds: float, num_clips: int, device: str, max_steps: int | None = None) -> nn.Module:
+def train(seconds: float, num_clips: int, device: str, max_steps: int | None = None, graphs: bool = True) -> nn.Module:
     """Returns the averaged weights in a stock VAE whose config holds the latent statistics."""
     cuda = device == "cuda"
     vae = build(device)
@@ -87,7 +87,7 @@ def train(seconds: float, num_clips: int, device: str, max_steps: int | None = N
     for p in params:
         p.grad = torch.zeros_like(p)
     names = list(CANVAS_SHARE)
-    steps = {name: _graphed(step, world.CANVASES[name], num_clips, device) for name in names}
+    steps = {name: _graphed(step, world.CANVASES[name], num_clips, device, graphs) for name in names}
     shares = torch.tensor([CANVAS_SHARE[name] for name in names])
     start, done = time.perf_counter(), 0
     while True:
@@ -116,12 +116,12 @@ def train(seconds: float, num_clips: int, device: str, max_steps: int | None = N
     return vae
 
 
-def _graphed(step: Callable, canvas: world.Canvas, num_clips: int, device: str) -> Callable[[], None]:
+def _graphed(step: Callable, canvas: world.Canvas, num_clips: int, device: str, graphs: bool) -> Callable[[], None]:
     """A function that draws a batch and takes one step; on CUDA the step is captured once and replayed."""
-    if device != "cuda":
-        return lambda: step(*draw_batch(canvas, num_clips, device))
-    # the same rows for every canvas keep the graphs equally efficient
+    # the same number of pixels for every canvas keeps the steps equally efficient
     num_clips = max(2, round(num_clips * 112 * 64 / (canvas.width * canvas.height)))
+    if device != "cuda" or not graphs:
+        return lambda: step(*draw_batch(canvas, num_clips, device))
     pixels, mask = draw_batch(canvas, num_clips, device)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
