@@ -1,0 +1,386 @@
+"""VideoRequest, Target, Condition, Task: frozen, valid once built. Server, CLI and tests build the same object.
+
+Structure is checked here, when the object is built; what one checkpoint can make is checked by :func:`plan`
+against its :class:`~talkies.geometry.Limits`. Both happen before any weight is touched.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal, get_args
+
+from talkies import geometry
+from talkies.errors import InvalidRequest, UnsupportedTask
+from talkies.geometry import Geometry, Limits
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+MIN_SIGMAS, MAX_SIGMAS = 2, 200
+MAX_OUTPUTS = 10
+MAX_PROMPT_BYTES = 1 << 20
+MAX_REFERENCES: Mapping[str, int] = {"image": 9, "video": 3, "audio": 3}
+MAX_REFERENCES_TOTAL = 12
+
+Kind = Literal["image", "video", "audio"]
+Role = Literal["first", "last", "reference"]
+Fit = Literal["auto", "stretch", "crop", "pad", "adapt", "released"]
+Quality = Literal["lossless", "high", "medium", "low"]
+# The OpenAI and SGLang words for "whatever the server does by default".
+QUALITY_DEFAULT_WORDS = ("auto", "standard", "default", "hd")
+
+
+class Task(StrEnum):
+    T2VA = "t2va"  # text alone
+    FL2VA = "fl2va"  # first and/or last frame
+    REF2VA = "ref2va"  # reference images, videos, sounds
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Condition:
+    """One picture, video or sound that the clip must follow.
+
+    ``uri`` is a file path, an http(s) URL or a data: URL. ``role`` is ``first`` or ``last`` (a keyframe, image
+    only) or ``reference``. ``start_time_s`` (videos only) skips the beginning.
+    """
+
+    kind: Kind
+    uri: str
+    role: Role = "reference"
+    start_time_s: float = 0.0
+    require_sound: bool = False  # SGLang's video_audio: refuse a silent file instead of going on without sound
+
+    def __post_init__(self) -> None:
+        _one_of("conditions.kind", self.kind, get_args(Kind))
+        _one_of("conditions.role", self.role, get_args(Role))
+        if not isinstance(self.uri, str) or not self.uri.strip():
+            raise InvalidRequest("conditions.uri is empty", hint="give a file path, a URL or a data: URL", param="uri")
+        if self.role != "reference" and self.kind != "image":
+            raise InvalidRequest(
+                f"a {self.kind} cannot be the {self.role} frame", hint="keyframes are images", param="conditions.role"
+            )
+        _number("start_time_seconds", self.start_time_s, 0, math.inf)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """The wanted canvas and length. Everything may be left out; explicit sides win over a ratio,
+    ``num_frames`` and ``seconds`` exclude each other."""
+
+    width: int | None = None
+    height: int | None = None
+    aspect: str | None = None  # a named ratio, "W:H", or "auto"
+    seconds: float | None = None
+    num_frames: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.width is None) != (self.height is None):
+            missing = "height" if self.height is None else "width"
+            raise InvalidRequest(f"{missing} is missing", hint="give both width and height, or neither", param=missing)
+        for name in ("width", "height", "num_frames"):
+            value = getattr(self, name)
+            if value is not None:
+                _integer(name, value, 1, 2**31 - 1)
+        if self.seconds is not None:
+            _number("seconds", self.seconds, 0, 86_400, exclusive_min=True)
+            if self.num_frames is not None:
+                raise InvalidRequest(
+                    "seconds and num_frames are both given", hint="give one of them", param="num_frames"
+                )
+        if self.aspect is not None and self.aspect not in ("auto", "adaptive"):
+            parse_ratio(self.aspect)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VideoRequest:
+    """One clip (or several with consecutive seeds) to make.
+
+    ``task`` None is inferred from the conditions. ``num_sigmas`` counts sigma points, as
+    ``num_inference_steps`` does for peers: N points are N - 1 forwards. ``sigmas`` is a custom base ladder,
+    strictly decreasing from at most 1.0 to 0.0 (spec section 4.4). Fields left None take the checkpoint's value.
+    Raises ``InvalidRequest`` naming field, value, limit and way out.
+    """
+
+    prompt: str
+    task: Task | None = None
+    target: Target = field(default_factory=Target)
+    conditions: tuple[Condition, ...] = ()
+    seed: int = 42
+    num_sigmas: int | None = None
+    sigmas: tuple[float, ...] | None = None
+    video_shift: float | None = None
+    audio_shift: float | None = None
+    num_outputs: int = 1
+    fit: Fit = "auto"
+    quality: Quality = "lossless"
+    audio: bool = True  # False writes a file without an audio stream
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "conditions", tuple(self.conditions))
+        _check_prompt(self.prompt)
+        _integer("seed", self.seed, INT64_MIN, INT64_MAX)
+        _integer("num_outputs_per_prompt", self.num_outputs, 1, MAX_OUTPUTS)
+        if self.num_sigmas is not None:
+            _integer("num_inference_steps", self.num_sigmas, MIN_SIGMAS, MAX_SIGMAS)
+        if self.sigmas is not None:
+            object.__setattr__(self, "sigmas", _check_ladder(self.sigmas))
+            if self.num_sigmas not in (None, len(self.sigmas)):
+                raise InvalidRequest(
+                    f"num_inference_steps={self.num_sigmas} but sigmas has {len(self.sigmas)} points",
+                    hint="leave num_inference_steps out when you give sigmas",
+                    param="num_inference_steps",
+                )
+        for name, value in (("flow_shift", self.video_shift), ("audio_flow_shift", self.audio_shift)):
+            if value is not None:
+                _number(name, value, 0, 1000, exclusive_min=True)
+        _one_of("fit", self.fit, get_args(Fit))
+        if self.quality in QUALITY_DEFAULT_WORDS:
+            object.__setattr__(self, "quality", "lossless")
+        _one_of("quality", self.quality, (*get_args(Quality), *QUALITY_DEFAULT_WORDS))
+        if self.quality != "lossless":
+            raise InvalidRequest(
+                f"quality={self.quality!r} is not available: no measured step-cache profile exists yet",
+                hint="use 'lossless' or leave quality out",
+                param="quality",
+            )
+        if self.task is not None:
+            try:
+                object.__setattr__(self, "task", Task(self.task))
+            except ValueError:
+                _one_of("task", self.task, tuple(Task))
+        _check_conditions(self.resolved_task, self.conditions)
+
+    @property
+    def resolved_task(self) -> Task:
+        """The task asked for, else: references -> ref2va, keyframes -> fl2va, nothing -> t2va.
+
+        An explicit fl2va without any image is plain text-to-video (the model card's rule)."""
+        if self.task is None or (self.task is Task.FL2VA and not self.conditions):
+            if any(c.role == "reference" for c in self.conditions):
+                return Task.REF2VA
+            return Task.FL2VA if self.conditions else Task.T2VA
+        return self.task
+
+    @property
+    def keyframes(self) -> tuple[Condition, ...]:
+        return tuple(c for c in self.conditions if c.role != "reference")
+
+    def replace(self, **changes: Any) -> VideoRequest:
+        return dataclasses.replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types; :meth:`from_dict` gives an equal request back."""
+        out = dataclasses.asdict(self)
+        out["conditions"] = [dict(c) for c in out["conditions"]]
+        out["task"] = None if self.task is None else str(self.task)
+        out["sigmas"] = None if self.sigmas is None else list(self.sigmas)
+        return out
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> VideoRequest:
+        """Raises ``InvalidRequest`` for unknown keys and wrong shapes."""
+        known = {f.name for f in dataclasses.fields(cls)}
+        unknown = sorted(set(data) - known)
+        if unknown:
+            raise InvalidRequest(f"unknown request field {unknown[0]!r}", hint="known: " + ", ".join(sorted(known)))
+        try:
+            values = dict(data)
+            values["target"] = Target(**(values.get("target") or {}))
+            values["conditions"] = tuple(Condition(**c) for c in values.get("conditions") or ())
+            if values.get("sigmas") is not None:
+                values["sigmas"] = tuple(values["sigmas"])
+            return cls(**values)
+        except TypeError as error:
+            raise InvalidRequest(f"malformed request: {error}", hint="see docs/requests.md") from None
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """``"1344x768"`` -> (1344, 768)."""
+    match = re.fullmatch(r"\s*(\d{1,9})\s*[xX×]\s*(\d{1,9})\s*", text) if isinstance(text, str) else None
+    if not match:
+        raise InvalidRequest(f"size={text!r} is not WIDTHxHEIGHT", hint="for example 112x64", param="size")
+    return int(match[1]), int(match[2])
+
+
+def parse_ratio(text: str) -> float:
+    """``"16:9"`` or ``"1.7778"`` -> width / height. Raises ``InvalidRequest`` naming ``aspect_ratio``."""
+    match = re.fullmatch(r"\s*(\d{1,5}(?:\.\d{1,9})?)\s*(?:[:/]\s*(\d{1,5}(?:\.\d{1,9})?)\s*)?", str(text))
+    if match:
+        width, height = float(match[1]), float(match[2] or 1)
+        if width > 0 and height > 0:
+            return width / height
+    raise InvalidRequest(
+        f"aspect_ratio={text!r} is not a ratio",
+        hint="use one of " + ", ".join(geometry.NAMED_RATIOS) + ", W:H, or auto",
+        param="aspect_ratio",
+    )
+
+
+def plan(request: VideoRequest, limits: Limits, *, auto_aspect: float | None = None) -> Geometry:
+    """The clip that ``request`` will become on a checkpoint with ``limits``.
+
+    ``auto_aspect`` is the ratio of the first presented keyframe (its canvas follows the picture unless the
+    request names one). Raises ``InvalidRequest`` or ``UnsupportedTask``; touches no weights.
+    """
+    task, target = request.resolved_task, request.target
+    if str(task) not in limits.tasks:
+        raise UnsupportedTask(
+            f"task={task} is not served by this checkpoint, which has {', '.join(limits.tasks)}",
+            hint="load the partition that has it, or change the conditions",
+            param="task",
+        )
+    if len(request.prompt) > limits.max_prompt_chars:
+        raise InvalidRequest(
+            f"prompt has {len(request.prompt)} characters, over the limit of {limits.max_prompt_chars}",
+            hint="shorten it",
+            param="prompt",
+        )
+    if target.width is not None and target.height is not None:
+        width, height = target.width, target.height
+    else:
+        aspect = auto_aspect if task is Task.FL2VA else None
+        named = target.aspect if target.aspect not in (None, "auto", "adaptive") else None
+        if named is not None:
+            aspect = parse_ratio(named)
+        width, height = geometry.canvas_of_aspect(aspect or parse_ratio(limits.default_aspect), limits)
+    return geometry.geometry_of(width, height, _frames(request, limits), limits)
+
+
+def _frames(request: VideoRequest, limits: Limits) -> int:
+    target = request.target
+    if target.num_frames is not None:
+        frames, param = geometry.snap_frames(target.num_frames, limits), "num_frames"
+    elif target.seconds is not None:
+        if not (limits.min_seconds - 1e-9 <= target.seconds <= limits.max_seconds + 1e-9):
+            raise InvalidRequest(
+                f"seconds={target.seconds:g} is outside {limits.min_seconds:g}..{limits.max_seconds:g}",
+                hint=f"use a duration between {limits.min_seconds:g} and {limits.max_seconds:g} seconds",
+                param="seconds",
+            )
+        frames, param = geometry.frames_of_seconds(target.seconds, limits), "seconds"
+        frames = max(frames, limits.min_frames)
+    else:
+        ref = request.resolved_task is Task.REF2VA
+        frames, param = (limits.default_num_frames_ref2va if ref else limits.default_num_frames), "num_frames"
+    if not (limits.min_frames <= frames <= limits.max_frames):
+        raise InvalidRequest(
+            f"{param} gives {frames} frames, outside {limits.min_frames}..{limits.max_frames}",
+            hint=f"{limits.min_frames / limits.fps:.2f}..{limits.max_frames / limits.fps:.2f} seconds"
+            f" at {limits.fps} fps",
+            param=param,
+        )
+    return frames
+
+
+def _check_prompt(prompt: Any) -> None:
+    if not isinstance(prompt, str):
+        raise InvalidRequest(f"prompt must be text, got {type(prompt).__name__}", param="prompt")
+    if not prompt.strip():
+        raise InvalidRequest("prompt is empty or blank", hint="describe the clip in words", param="prompt")
+    if len(prompt) > MAX_PROMPT_BYTES:
+        raise InvalidRequest(
+            f"prompt has {len(prompt)} characters, over the limit of {MAX_PROMPT_BYTES}",
+            hint="shorten it",
+            param="prompt",
+        )
+    if any("\ud800" <= ch <= "\udfff" for ch in prompt):
+        raise InvalidRequest("prompt holds lone surrogates, which are not text", hint="send UTF-8", param="prompt")
+
+
+def _check_ladder(sigmas: Any) -> tuple[float, ...]:
+    try:
+        ladder = tuple(float(s) for s in sigmas)
+    except (TypeError, ValueError):
+        raise InvalidRequest("sigmas must be a list of numbers", param="sigmas") from None
+    if not MIN_SIGMAS <= len(ladder) <= MAX_SIGMAS:
+        raise InvalidRequest(
+            f"sigmas has {len(ladder)} points, outside {MIN_SIGMAS}..{MAX_SIGMAS}",
+            hint="N points are N-1 forwards",
+            param="sigmas",
+        )
+    decreasing = all(a > b for a, b in itertools.pairwise(ladder))
+    if not (decreasing and ladder[0] <= 1.0 and ladder[-1] == 0.0):
+        raise InvalidRequest(
+            "sigmas must fall strictly from at most 1.0 to exactly 0.0",
+            hint="for example 1.0, 0.7, 0.4, 0.15, 0.0",
+            param="sigmas",
+        )
+    return ladder
+
+
+def _check_conditions(task: Task, conditions: tuple[Condition, ...]) -> None:
+    keyframes = [c for c in conditions if c.role != "reference"]
+    references = [c for c in conditions if c.role == "reference"]
+    if task is Task.T2VA and conditions:
+        raise InvalidRequest(
+            f"t2va takes no image, video or audio, got {len(conditions)}",
+            hint="use task fl2va for keyframes, ref2va for references, or leave task out",
+            param="task",
+        )
+    if task is Task.FL2VA:
+        if references:
+            raise InvalidRequest(
+                f"fl2va takes keyframes only, got a reference {references[0].kind}",
+                hint="use task ref2va, or give the image the role first or last",
+                param="conditions",
+            )
+        roles = [c.role for c in keyframes]
+        if len(set(roles)) != len(roles):
+            raise InvalidRequest(
+                f"fl2va takes one first and one last frame, got {', '.join(roles)}",
+                hint="at most one image per end of the clip",
+                param="conditions",
+            )
+    if task is Task.REF2VA:
+        if keyframes:
+            raise InvalidRequest(
+                f"ref2va takes references only, got a {keyframes[0].role} frame",
+                hint="use task fl2va for keyframes",
+                param="conditions",
+            )
+        for kind, limit in MAX_REFERENCES.items():
+            count = sum(c.kind == kind for c in references)
+            if count > limit:
+                raise InvalidRequest(
+                    f"ref2va takes at most {limit} {kind} references, got {count}",
+                    hint="leave some out",
+                    param="conditions",
+                )
+        if len(references) > MAX_REFERENCES_TOTAL:
+            raise InvalidRequest(
+                f"ref2va takes at most {MAX_REFERENCES_TOTAL} references, got {len(references)}",
+                hint="leave some out",
+                param="conditions",
+            )
+        if not any(c.kind in ("image", "video") for c in references):
+            raise InvalidRequest(
+                "ref2va needs at least one image or video reference",
+                hint="add a picture; audio alone is refused",
+                param="conditions",
+            )
+
+
+def _one_of(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
+    if value not in allowed:
+        raise InvalidRequest(
+            f"{name}={value!r} is unknown", hint="use one of " + ", ".join(map(str, allowed)), param=name
+        )
+
+
+def _integer(name: str, value: Any, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidRequest(f"{name}={value!r} is not an integer", hint=f"{low}..{high}", param=name)
+    if not low <= value <= high:
+        raise InvalidRequest(f"{name}={value} is outside {low}..{high}", hint="choose a value inside", param=name)
+
+
+def _number(name: str, value: Any, low: float, high: float, *, exclusive_min: bool = False) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise InvalidRequest(f"{name}={value!r} is not a finite number", param=name)
+    if value < low or value > high or (exclusive_min and value == low):
+        bracket = "(" if exclusive_min else "["
+        raise InvalidRequest(f"{name}={value:g} is outside {bracket}{low:g}, {high:g}]", param=name)

@@ -1,0 +1,174 @@
+"""A VideoRequest is valid once built; every refusal names field, value, limit and way out."""
+
+import dataclasses
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from talkies.errors import InvalidRequest, UnsupportedTask
+from talkies.geometry import Limits
+from talkies.request import Condition, Target, Task, VideoRequest, parse_ratio, parse_size, plan
+
+LIMITS = Limits(tasks=("t2va", "fl2va", "ref2va"))
+IMAGE = Condition(kind="image", uri="a.png")
+FIRST = Condition(kind="image", uri="a.png", role="first")
+LAST = Condition(kind="image", uri="b.png", role="last")
+SOUND = Condition(kind="audio", uri="a.wav")
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": " \n\t"}, "prompt"),
+        ({"prompt": 3}, "prompt"),
+        ({"prompt": "\ud800"}, "prompt"),
+        ({"seed": 2**63}, "seed"),
+        ({"seed": -(2**63) - 1}, "seed"),
+        ({"seed": True}, "seed"),
+        ({"seed": 1.5}, "seed"),
+        ({"num_sigmas": 1}, "num_inference_steps"),
+        ({"num_sigmas": 201}, "num_inference_steps"),
+        ({"num_outputs": 0}, "num_outputs_per_prompt"),
+        ({"num_outputs": 11}, "num_outputs_per_prompt"),
+        ({"sigmas": (1.0, 0.5, 0.5, 0.0)}, "sigmas"),
+        ({"sigmas": (1.0, 0.5)}, "sigmas"),
+        ({"sigmas": (1.5, 0.0)}, "sigmas"),
+        ({"video_shift": 0.0}, "flow_shift"),
+        ({"audio_shift": float("nan")}, "audio_flow_shift"),
+        ({"fit": "squash"}, "fit"),
+        ({"quality": "high"}, "quality"),
+        ({"quality": "ultra"}, "quality"),
+        ({"task": "t2v"}, "task"),
+        ({"task": "t2va", "conditions": (FIRST,)}, "task"),
+        ({"task": "fl2va", "conditions": (IMAGE,)}, "conditions"),
+        ({"conditions": (FIRST, FIRST)}, "conditions"),
+        ({"conditions": (FIRST, IMAGE)}, "conditions"),
+        ({"conditions": (SOUND,)}, "conditions"),
+        ({"conditions": (IMAGE,) * 10}, "conditions"),
+        ({"conditions": (IMAGE, SOUND, SOUND, SOUND, SOUND)}, "conditions"),
+    ],
+)
+def test_refusals_name_the_field(changes, param):
+    with pytest.raises(InvalidRequest) as caught:
+        VideoRequest(**{"prompt": "a red ball bounces", **changes})
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize("seed", [-(2**63), 0, 2**63 - 1])
+def test_all_of_int64_is_a_seed(seed):
+    assert VideoRequest(prompt="x", seed=seed).seed == seed
+
+
+@pytest.mark.parametrize(
+    ("task", "conditions", "expected"),
+    [
+        (None, (), Task.T2VA),
+        (None, (FIRST,), Task.FL2VA),
+        (None, (LAST,), Task.FL2VA),
+        (None, (FIRST, LAST), Task.FL2VA),
+        (None, (IMAGE, SOUND), Task.REF2VA),
+        ("fl2va", (), Task.T2VA),
+        ("ref2va", (IMAGE,), Task.REF2VA),
+    ],
+)
+def test_task_is_inferred(task, conditions, expected):
+    assert VideoRequest(prompt="x", task=task, conditions=conditions).resolved_task is expected
+
+
+def test_requests_are_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        VideoRequest(prompt="x").seed = 3
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ({"width": 64}, "height is missing"),
+        ({"seconds": 5, "num_frames": 124}, "both given"),
+        ({"seconds": float("inf")}, "finite"),
+        ({"seconds": 0}, "outside"),
+        ({"num_frames": 0}, "outside"),
+        ({"aspect": "wide"}, "not a ratio"),
+        ({"aspect": "0:9"}, "not a ratio"),
+    ],
+)
+def test_target_refusals(target, message):
+    with pytest.raises(InvalidRequest, match=message):
+        Target(**target)
+
+
+@pytest.mark.parametrize("text", ["", "112", "112x", "x64", "-1x64", "1e3x64", "112x64x3", "9999999999x1"])
+def test_size_text_is_checked(text):
+    with pytest.raises(InvalidRequest, match="WIDTHxHEIGHT"):
+        parse_size(text)
+
+
+def test_size_and_ratio_parse():
+    assert parse_size("1344x768") == (1344, 768)
+    assert parse_ratio("16:9") == 16 / 9
+    assert parse_ratio("1.5") == 1.5
+
+
+@pytest.mark.parametrize(
+    ("target", "size", "frames"),
+    [
+        ({}, "1344x768", 209),
+        ({"aspect": "9:16", "seconds": 5}, "768x1344", 124),
+        ({"aspect": "auto"}, "1344x768", 209),
+        ({"width": 1248, "height": 768, "seconds": 8.7}, "1248x768", 209),
+        ({"num_frames": 125}, "1344x768", 141),
+    ],
+)
+def test_plan(target, size, frames):
+    g = plan(VideoRequest(prompt="x", target=Target(**target)), LIMITS)
+    assert (g.size, g.num_frames) == (size, frames)
+
+
+def test_plan_takes_the_canvas_from_the_first_keyframe_unless_told():
+    request = VideoRequest(prompt="x", conditions=(FIRST,))
+    assert plan(request, LIMITS, auto_aspect=1.0).size == "768x768"
+    told = request.replace(target=Target(aspect="16:9"))
+    assert plan(told, LIMITS, auto_aspect=1.0).size == "1344x768"
+
+
+@pytest.mark.parametrize("seconds", [3.9, 15.1, 0.1])
+def test_plan_refuses_durations_outside(seconds):
+    with pytest.raises(InvalidRequest, match=r"outside 4\.\.15"):
+        plan(VideoRequest(prompt="x", target=Target(seconds=seconds)), LIMITS)
+
+
+def test_plan_refuses_a_task_that_is_not_loaded():
+    with pytest.raises(UnsupportedTask, match="ref2va") as caught:
+        plan(VideoRequest(prompt="x", conditions=(IMAGE,)), Limits())
+    assert caught.value.param == "task"
+
+
+def test_plan_refuses_a_long_prompt():
+    with pytest.raises(InvalidRequest, match="7000"):
+        plan(VideoRequest(prompt="x" * 7001), LIMITS)
+
+
+def test_errors_survive_pickling():
+    with pytest.raises(InvalidRequest) as caught:
+        VideoRequest(prompt="")
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (again.param, again.hint, str(again)) == (caught.value.param, caught.value.hint, str(caught.value))
+
+
+@given(
+    st.text(min_size=1, alphabet=st.characters(exclude_categories=("Cs",))).filter(str.strip),
+    st.integers(-(2**63), 2**63 - 1),
+    st.sampled_from([(), (FIRST,), (FIRST, LAST), (IMAGE, SOUND)]),
+    st.sampled_from([None, 2, 20, 200]),
+)
+def test_json_round_trip(prompt, seed, conditions, num_sigmas):
+    request = VideoRequest(prompt=prompt, seed=seed, conditions=conditions, num_sigmas=num_sigmas)
+    assert VideoRequest.from_dict(request.to_dict()) == request
+
+
+def test_unknown_fields_are_refused():
+    with pytest.raises(InvalidRequest, match="'sede'"):
+        VideoRequest.from_dict({"prompt": "x", "sede": 3})
