@@ -1,0 +1,65 @@
+"""Opens audio and video files that strangers made.
+
+FFmpeg follows what a file says: a playlist named ``clip.mp4`` makes it fetch URLs and read local files. Only
+self-contained formats are therefore admitted, by content and never by suffix, and no protocol but plain files.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import av
+from av.container import InputContainer
+
+from talkies.errors import MediaError
+
+# No playlists (hls, dash, concat), no image sequences, no devices: those name other files.
+FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,flv,asf,wav,w64,mp3,flac,ogg,aac,aiff,caf"
+MAX_DECODE_PIXELS = 5760 * 5760
+
+
+@contextmanager
+def open_media(source: str | os.PathLike[str] | bytes, name: str | None = None) -> Iterator[tuple[InputContainer, str]]:
+    """(container, name for messages). Raises ``MediaError`` with one clear line; also for faults met inside the block.
+
+    ``source`` is a path or the bytes themselves.
+    """
+    name = name or ("media" if isinstance(source, bytes) else Path(source).name)
+    if isinstance(source, bytes):
+        if not source:
+            raise MediaError(f"{name} is empty", param=name)
+        target: str | io.BytesIO = io.BytesIO(source)
+    else:
+        path = Path(source)
+        if not path.exists():
+            raise MediaError(f"{name} does not exist", param=name)
+        if not path.is_file():
+            raise MediaError(f"{name} is not a file", param=name)
+        if path.stat().st_size == 0:
+            raise MediaError(f"{name} is empty", param=name)
+        target = f"file:{path.absolute()}"  # the prefix keeps a name such as "concat:a|b" a name
+    options = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
+    try:
+        container = av.open(target, "r", options=options, metadata_errors="replace")
+    except (av.FFmpegError, OSError, ValueError) as exc:
+        raise MediaError(
+            f"{name} is not a media file that can be read ({reason_of(exc)})",
+            hint="use MP4, MOV, WebM, MKV, WAV, MP3, FLAC, OGG or M4A",
+            param=name,
+        ) from exc
+    try:
+        yield container, name
+    except (av.FFmpegError, UnicodeDecodeError) as exc:
+        raise MediaError(f"{name} is damaged: {reason_of(exc)}", hint="export the file again", param=name) from exc
+    finally:
+        container.close()
+
+
+def reason_of(exc: BaseException) -> str:
+    """FFmpeg's words without its file name."""
+    text = getattr(exc, "strerror", None) or str(exc) or type(exc).__name__
+    return str(text).splitlines()[0]

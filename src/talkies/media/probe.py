@@ -1,0 +1,74 @@
+"""What a media file's headers say, without decoding it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from av.container import InputContainer
+
+from talkies.media.container import open_media
+from talkies.media.encode import METADATA_KEY, unpack_metadata
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VideoInfo:
+    codec: str
+    width: int  # as stored, before rotation and sample aspect
+    height: int
+    fps: float
+    frames: int  # 0 if the header does not say
+    duration_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AudioInfo:
+    codec: str
+    sample_rate_hz: int
+    channels: int
+    duration_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MediaInfo:
+    """``format`` is FFmpeg's name of the container; ``request`` what talkies wrote into it, else ``{}``."""
+
+    format: str
+    duration_s: float
+    video: VideoInfo | None
+    audio: AudioInfo | None
+    request: dict[str, Any]
+
+
+def probe(source: str | os.PathLike[str] | bytes, *, name: str | None = None) -> MediaInfo:
+    """Raises ``MediaError`` naming the file and the reason."""
+    with open_media(source, name) as (container, _):
+        return probe_container(container)
+
+
+def probe_container(container: InputContainer) -> MediaInfo:
+    total_s = float((container.duration or 0) / 1_000_000)
+    video = audio = None
+    if container.streams.video:
+        stream = container.streams.video[0]
+        context = stream.codec_context
+        rate = stream.average_rate or stream.guessed_rate
+        video = VideoInfo(
+            codec=context.name if context else "unknown",
+            width=context.width if context else 0,
+            height=context.height if context else 0,
+            fps=round(float(rate), 3) if rate else 0.0,
+            frames=stream.frames,
+            duration_s=float(stream.duration * stream.time_base) if stream.duration and stream.time_base else total_s,
+        )
+    if container.streams.audio:
+        sound = container.streams.audio[0]
+        audio = AudioInfo(
+            codec=sound.codec_context.name if sound.codec_context else "unknown",
+            sample_rate_hz=sound.codec_context.sample_rate if sound.codec_context else 0,
+            channels=len(sound.codec_context.layout.channels) if sound.codec_context else 0,
+            duration_s=float(sound.duration * sound.time_base) if sound.duration and sound.time_base else total_s,
+        )
+    request = unpack_metadata(container.metadata.get(METADATA_KEY))
+    return MediaInfo(format=container.format.name, duration_s=total_s, video=video, audio=audio, request=request)
