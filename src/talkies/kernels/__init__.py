@@ -1,0 +1,1 @@
+"""Fused operations, each beside its reference."""
