@@ -1,0 +1,1 @@
+"""The packed DiT: its config, row layout, modulation, forward and checkpoint."""

@@ -1,0 +1,76 @@
+"""Where a checkpoint is, and a cheap fingerprint of it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+from talkies.errors import CheckpointError
+
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+SAMPLE_BYTES = 65_536
+NUM_SAMPLES = 8
+SMALL_FILE_BYTES = 16 * 2**20
+
+
+def resolve_checkpoint(path_or_hub_id: str | Path, *, allow_patterns: Sequence[str] | None = None) -> Path:
+    """A local folder or file as it is; a hub id (``owner/name``) downloaded, or taken from the local cache.
+
+    Raises ``CheckpointError`` in one line when it is neither, or the hub cannot be reached.
+    """
+    local = Path(path_or_hub_id).expanduser()
+    if local.exists():
+        return local
+    name = str(path_or_hub_id)
+    if not HUB_ID.fullmatch(name):
+        raise CheckpointError(f"no checkpoint at {name}", hint="pass a folder, or a hub id such as owner/name")
+    from huggingface_hub import snapshot_download
+
+    patterns = list(allow_patterns) if allow_patterns is not None else None
+    try:
+        return Path(snapshot_download(name, allow_patterns=patterns))
+    except Exception as error:  # the client raises its own, its HTTP library's and the system's errors alike
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise CheckpointError(
+            f"{name} is not a local folder and cannot be fetched from the hub: {reason}",
+            hint="download it once where there is a network, then pass its folder",
+        ) from None
+
+
+def model_hash(folder: Path | str) -> str:
+    """A stable sha256 of a checkpoint that reads a few MB of it, whatever its size.
+
+    Covers every file's relative name and size; small files whole; of large ones their start (a safetensors header
+    included) and evenly spaced samples. Not a proof of integrity: a changed byte between samples goes unseen.
+    """
+    root = Path(folder)
+    files = [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file() and not _hidden(p, root))
+    if not files:
+        raise CheckpointError(f"{root} holds no files")
+    digest = hashlib.sha256()
+    for file in files:
+        size = file.stat().st_size
+        name = file.name if file == root else file.relative_to(root).as_posix()
+        digest.update(f"{name}\0{size}\0".encode())
+        with file.open("rb") as handle:
+            if size <= SMALL_FILE_BYTES and file.suffix != ".safetensors":
+                digest.update(handle.read())
+                continue
+            digest.update(handle.read(_head_bytes(handle.read(8), size)))
+            for i in range(NUM_SAMPLES):
+                handle.seek(max(0, (size - SAMPLE_BYTES) * i // (NUM_SAMPLES - 1)))
+                digest.update(handle.read(SAMPLE_BYTES))
+    return digest.hexdigest()
+
+
+def _head_bytes(first: bytes, size: int) -> int:
+    """Length of a safetensors header; of any other file, one sample."""
+    length = struct.unpack("<Q", first)[0] if len(first) == 8 else 0
+    return length if 0 < length <= min(size, SMALL_FILE_BYTES) else SAMPLE_BYTES
+
+
+def _hidden(path: Path, root: Path) -> bool:
+    return any(part.startswith(".") for part in path.relative_to(root).parts)

@@ -1,0 +1,271 @@
+"""The packed DiT: embed, run_blocks, project (spec 2). Single-device code; placement wraps it from outside.
+
+Three seams: ``attend`` (how rows meet), ``blocks`` (where weights come from) and the rows themselves, which
+``run_blocks`` takes as any share of the sequence with its matching view and modulation.
+
+S rows, L text rows, D hidden, N heads, H channels a head, F feed-forward inner, A rotary angles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import torch
+from torch import Tensor, nn
+
+from talkies.attention.base import Attend, Documents
+from talkies.kernels.select import REFERENCE, Ops
+from talkies.model.config import DiTConfig
+from talkies.model.modulation import BlockModulation, Linear, StepModulation, unfolded
+from talkies.model.packing import PackedLayout, Stream
+from talkies.model.rope import rotary_table
+from talkies.model.timesteps import StepPlan
+
+
+@dataclass(frozen=True, slots=True)
+class RowView:
+    """What blocks must know of their rows; made once per request."""
+
+    cos_SA: Tensor
+    sin_SA: Tensor
+    documents: Documents | None
+
+    def cut(self, start: int, stop: int) -> RowView:
+        """The share of rows ``start .. stop``; documents still describe the whole sequence."""
+        return replace(self, cos_SA=self.cos_SA[start:stop], sin_SA=self.sin_SA[start:stop])
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention; ``to_qkv`` rows are all queries, then all keys, then all values."""
+
+    def __init__(self, config: DiTConfig, ops: Ops) -> None:
+        super().__init__()
+        self.ops, self.eps, self.num_heads = ops, config.qk_norm_eps, config.num_attention_heads
+        self.to_qkv = nn.Linear(config.hidden_size, 3 * config.inner_dim, bias=False)
+        self.norm_q = nn.Parameter(torch.empty(config.attention_head_dim))
+        self.norm_k = nn.Parameter(torch.empty(config.attention_head_dim))
+        self.to_out = nn.Linear(config.inner_dim, config.hidden_size, bias=False)
+
+    def forward(
+        self, h_SD: Tensor, cos_SA: Tensor | None, sin_SA: Tensor | None, documents: Documents | None, attend: Attend
+    ) -> Tensor:
+        head_dim = self.norm_q.shape[0]
+        qkv_S3NH = self.to_qkv(h_SD).view(h_SD.shape[0], 3, -1, head_dim)
+        q, k, v = self.ops.qk_norm_rope(qkv_S3NH, self.norm_q, self.norm_k, cos_SA, sin_SA, eps=self.eps)
+        return self.to_out(attend(q, k, v, documents).flatten(1))
+
+
+class FeedForward(nn.Module):
+    """SwiGLU; ``up`` rows are all values, then all gates."""
+
+    def __init__(self, config: DiTConfig, ops: Ops) -> None:
+        super().__init__()
+        self.ops = ops
+        self.up = nn.Linear(config.hidden_size, 2 * config.ffn_dim, bias=False)
+        self.down = nn.Linear(config.ffn_dim, config.hidden_size, bias=False)
+
+    def forward(self, h_SD: Tensor) -> Tensor:
+        return self.down(self.ops.swiglu(self.up(h_SD)))
+
+
+class RefinerBlock(nn.Module):
+    """Pre-norm block of the text refiner: no modulation, no rotary (spec 2.6)."""
+
+    def __init__(self, config: DiTConfig, ops: Ops) -> None:
+        super().__init__()
+        self.norm1 = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
+        self.attn = Attention(config, ops)
+        self.norm2 = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
+        self.ff = FeedForward(config, ops)
+
+    def forward(self, x_LD: Tensor, documents: Documents | None, attend: Attend) -> Tensor:
+        x_LD = x_LD + self.attn(self.norm1(x_LD), None, None, documents, attend)
+        return x_LD + self.ff(self.norm2(x_LD))
+
+
+class Block(nn.Module):
+    """One modulated block (spec 2.2). ``adaln`` is absent when modulation comes from a table."""
+
+    def __init__(self, config: DiTConfig, ops: Ops, *, adaln: bool = True) -> None:
+        super().__init__()
+        self.ops = ops
+        self.norm1 = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
+        self.attn = Attention(config, ops)
+        self.norm2 = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
+        self.ff = FeedForward(config, ops)
+        self.adaln = nn.Linear(config.time_embed_dim, config.adaln_out_features) if adaln else None
+
+    def forward(self, x_SD: Tensor, view: RowView, modulation: BlockModulation, attend: Attend) -> Tensor:
+        """Returns a new [S, D]; ``x_SD`` is left as it was."""
+        m, ops = modulation, self.ops
+        h_SD = ops.rms_modulate(x_SD, self.norm1.weight, m[0], m[1], m.runs, eps=self.norm1.eps)
+        branch = self.attn(h_SD, view.cos_SA, view.sin_SA, view.documents, attend)
+        x_SD = ops.gate_residual(x_SD, branch, m[2], m.runs)
+        h_SD = ops.rms_modulate(x_SD, self.norm2.weight, m[3], m[4], m.runs, eps=self.norm2.eps)
+        return ops.gate_residual(x_SD, self.ff(h_SD), m[5], m.runs)
+
+
+class TokenRefiner(nn.Module):
+    def __init__(self, config: DiTConfig, ops: Ops) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(RefinerBlock(config, ops) for _ in range(config.num_refiner_layers))
+        self.final_norm = nn.RMSNorm(config.hidden_size, eps=config.final_norm_eps)
+
+
+class TimeEmbedder(nn.Module):
+    def __init__(self, config: DiTConfig) -> None:
+        super().__init__()
+        self.linear_1 = nn.Linear(config.freq_dim, config.time_embed_hidden_dim)
+        self.linear_2 = nn.Linear(config.time_embed_hidden_dim, config.time_embed_dim)
+
+
+class OutputNorm(nn.Module):
+    def __init__(self, config: DiTConfig, *, adaln: bool) -> None:
+        super().__init__()
+        self.norm = nn.RMSNorm(config.hidden_size, eps=config.final_norm_eps)
+        self.linear = nn.Linear(config.time_embed_dim, config.final_adaln_out_features) if adaln else None
+
+
+class PackedDiT(nn.Module):
+    """The network. Inference only: some kernels reuse their inputs' memory.
+
+    ``attend`` is for the packed sequence and may be wrapped; ``text_attend`` is for the refiner, whose rows every
+    rank holds whole. ``blocks`` may be replaced by any module that iterates over callables like :class:`Block`.
+    The input and output projections and the time embedder are float32 in every checkpoint and stay so.
+    """
+
+    def __init__(
+        self,
+        config: DiTConfig,
+        *,
+        attend: Attend,
+        text_attend: Attend | None = None,
+        ops: Ops = REFERENCE,
+        adaln: bool = True,
+    ) -> None:
+        super().__init__()
+        self.config, self.ops = config, ops
+        self.attend = attend
+        self.text_attend = text_attend or attend
+        self.proj_in = nn.Linear(config.video_row_dim, config.hidden_size)
+        self.audio_proj_in = nn.Linear(config.audio_in_channels, config.hidden_size)
+        self.context_embedder = nn.Linear(config.text_dim, config.hidden_size)
+        self.time_embedder = TimeEmbedder(config)
+        self.token_refiner = TokenRefiner(config, ops)
+        self.blocks = nn.ModuleList(Block(config, ops, adaln=adaln) for _ in range(config.num_layers))
+        self.norm_out = OutputNorm(config, adaln=adaln)
+        self.proj_out = nn.Linear(config.hidden_size, config.video_row_dim)
+        self.audio_proj_out = nn.Linear(config.hidden_size, config.audio_in_channels)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the residual stream."""
+        return self.context_embedder.weight.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.proj_in.weight.device
+
+    def refine_text(self, states_LT: Tensor, documents: Documents | None = None) -> Tensor:
+        """Encoder states [L, text_dim] -> [L, D]. Depends on the prompt alone: once per request, not per step."""
+        x_LD = self.context_embedder(states_LT.to(self.context_embedder.weight))
+        for block in self.token_refiner.blocks:
+            x_LD = block(x_LD, documents, self.text_attend)
+        return self.token_refiner.final_norm(x_LD)
+
+    def view(self, layout: PackedLayout) -> RowView:
+        """Rotary table and documents of a layout; once per request."""
+        c = self.config
+        # Cosines are taken where the positions are (CPU), so that they do not depend on the device.
+        cos, sin = rotary_table(layout.positions, c.rope_freq_dim, c.rope_theta, self.dtype)
+        return RowView(cos.to(self.device), sin.to(self.device), layout.documents)
+
+    def embed(self, video_rows: Tensor, audio_rows: Tensor, refined_text_LD: Tensor, layout: PackedLayout) -> Tensor:
+        """Float32 rows [Nv, C * 4], [Na, C] and refined text, each in the order of the layout -> [S, D]."""
+        x_SD = refined_text_LD.new_empty(layout.total_rows, refined_text_LD.shape[1])
+        sources = {
+            Stream.TEXT: refined_text_LD,
+            Stream.VIDEO: self.proj_in(video_rows),
+            Stream.AUDIO: self.audio_proj_in(audio_rows),
+        }
+        for s in layout.segments:
+            x_SD[s.start : s.stop] = sources[s.stream][s.source : s.source + s.stop - s.start]
+        x_SD[layout.num_rows :] = 0
+        return x_SD
+
+    def run_blocks(
+        self, x_SD: Tensor, view: RowView, modulation: StepModulation, start: int = 0, stop: int | None = None
+    ) -> Tensor:
+        """Blocks ``start .. stop`` over any share of the rows. Returns [S, D]; ``x_SD`` is left as it was."""
+        for index, block in enumerate(islice(self.blocks, start, stop), start):
+            x_SD = block(x_SD, view, modulation.block(index), self.attend)
+        return x_SD
+
+    def project(self, x_SD: Tensor, layout: PackedLayout, modulation: StepModulation) -> tuple[Tensor, Tensor]:
+        """[S, D] -> float32 velocities towards data, video [Nv, C * 4] and audio [Na, C]; condition rows included."""
+        y_SD = self._output_norm(x_SD, modulation)
+        video = self.proj_out(_pick(y_SD, layout, Stream.VIDEO).float())
+        return video, self.audio_proj_out(_pick(y_SD, layout, Stream.AUDIO).float())
+
+    def project_rows(self, x_SD: Tensor, modulation: StepModulation) -> Tensor:
+        """Both heads over any share of the rows: float32 [S, C * 4 + C]. See :meth:`split_projected`."""
+        y_SD = self._output_norm(x_SD, modulation).float()
+        return torch.cat((self.proj_out(y_SD), self.audio_proj_out(y_SD)), dim=1)
+
+    def split_projected(self, projected_SP: Tensor, layout: PackedLayout) -> tuple[Tensor, Tensor]:
+        """All rows of :meth:`project_rows` -> the two velocities of :meth:`project`."""
+        width = self.config.video_row_dim
+        video = _pick(projected_SP, layout, Stream.VIDEO)[:, :width]
+        return video, _pick(projected_SP, layout, Stream.AUDIO)[:, width:]
+
+    def _output_norm(self, x_SD: Tensor, modulation: StepModulation) -> Tensor:
+        norm, output = self.norm_out.norm, modulation.output
+        return self.ops.rms_modulate(
+            x_SD, norm.weight, output[:, 0], output[:, 1], modulation.output_runs, eps=norm.eps
+        )
+
+    def forward(
+        self,
+        video_rows: Tensor,
+        audio_rows: Tensor,
+        text_states_LT: Tensor,
+        layout: PackedLayout,
+        modulation: StepModulation | StepPlan,
+    ) -> tuple[Tensor, Tensor]:
+        """Everything at once; a plan in place of a modulation is evaluated from the resident AdaLN weights."""
+        if isinstance(modulation, StepPlan):
+            modulation = unfolded(self, modulation)
+        refined = self.refine_text(text_states_LT, layout.text_documents)
+        x_SD = self.embed(video_rows, audio_rows, refined, layout)
+        x_SD = self.run_blocks(x_SD, self.view(layout), modulation)
+        return self.project(x_SD, layout, modulation)
+
+    # AdaLN weights, as the table builder asks for them.
+
+    def time_embedder_weights(self) -> tuple[Linear, Linear]:
+        return _linear(self.time_embedder.linear_1), _linear(self.time_embedder.linear_2)
+
+    def block_adaln(self, block: int) -> Linear:
+        return _linear(getattr(next(islice(self.blocks, block, None)), "adaln", None))
+
+    def output_adaln(self) -> Linear:
+        return _linear(self.norm_out.linear)
+
+    def drop_adaln(self) -> None:
+        """Frees the AdaLN projections; from here on modulation comes from tables."""
+        for module in (*self.blocks, self.norm_out):
+            for name in ("adaln", "linear"):
+                if hasattr(module, name):
+                    setattr(module, name, None)
+
+
+def _linear(module: object) -> Linear:
+    assert isinstance(module, nn.Linear), "the AdaLN projections were dropped; build tables from the checkpoint reader"
+    return Linear(module.weight, module.bias)
+
+
+def _pick(x_SP: Tensor, layout: PackedLayout, stream: Stream) -> Tensor:
+    """Rows of one stream in its order; a view when they are one span."""
+    spans = [x_SP[s.start : s.stop] for s in layout.of_stream(stream)]
+    return spans[0] if len(spans) == 1 else torch.cat(spans)

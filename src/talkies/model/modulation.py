@@ -1,0 +1,177 @@
+"""AdaLN: timesteps to modulation rows, folded into a table or evaluated step by step (spec 2.2, 2.4, 2.5).
+
+AdaLN projections are 39 % of the released weights and see only a handful of timesteps, so for a whole schedule they
+are a table, not weights. A (timestep, modality) pair is always evaluated alone, in a group of ``GROUP`` equal rows:
+a matrix product's rounding depends on its row count, so this makes an entry a pure function of its pair, and the
+table equal to the unfolded evaluation bit for bit, whatever else the schedule or the batch holds.
+
+E entries, B blocks, D hidden; 6 = shift, scale, gate of attention, then of the feed-forward.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from talkies.kernels.runs import RowRuns
+from talkies.model.config import NUM_MODALITIES, DiTConfig
+from talkies.model.timesteps import StepPlan
+
+GROUP = 4
+MAX_PERIOD = 10_000.0
+
+
+class Linear(NamedTuple):
+    weight: Tensor
+    bias: Tensor
+
+
+class AdaLNWeights(Protocol):
+    """Who can hand out the AdaLN weights: a resident DiT, or a checkpoint reader that reads one block at a time."""
+
+    @property
+    def config(self) -> DiTConfig: ...
+
+    def time_embedder_weights(self) -> tuple[Linear, Linear]: ...
+
+    def block_adaln(self, block: int) -> Linear: ...
+
+    def output_adaln(self) -> Linear: ...
+
+
+def timestep_embedding(timesteps_M: Tensor, freq_dim: int) -> Tensor:
+    """[M] in 0..1, unscaled -> [M, freq_dim] float32: cosines, then sines."""
+    half = freq_dim // 2
+    steps = torch.arange(half, dtype=torch.float32, device=timesteps_M.device)
+    frequencies = torch.exp(-math.log(MAX_PERIOD) * steps / half)
+    angles = timesteps_M.float()[:, None] * frequencies
+    return torch.cat((angles.cos(), angles.sin()), dim=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockModulation:
+    """One block's parameters: ``params`` [E, 6, D] and the entry of every row."""
+
+    params: Tensor
+    runs: RowRuns
+
+    def __getitem__(self, index: int) -> Tensor:
+        """[E, D] of one parameter: 0..2 attention shift, scale, gate; 3..5 feed-forward shift, scale, gate."""
+        return self.params[:, index]
+
+
+@dataclass(frozen=True, slots=True)
+class StepModulation:
+    """Everything one forward needs to modulate its rows."""
+
+    params: Tensor  # [B, E, 6, D], block dtype
+    runs: RowRuns  # rows -> E
+    output: Tensor  # [T, 2, D]: shift, scale of the output norm, one entry a timestep (no modality axis)
+    output_runs: RowRuns  # rows -> T
+
+    def block(self, block: int) -> BlockModulation:
+        return BlockModulation(self.params[block], self.runs)
+
+    def cut(self, start: int, stop: int) -> StepModulation:
+        """The share of rows ``start .. stop``."""
+        return replace(self, runs=self.runs.cut(start, stop), output_runs=self.output_runs.cut(start, stop))
+
+    def to(self, device: torch.device) -> StepModulation:
+        """The same values elsewhere; the copy is asynchronous from pinned memory."""
+        params = self.params.to(device, non_blocking=True)
+        return replace(self, params=params, output=self.output.to(device, non_blocking=True))
+
+
+class ModulationTable:
+    """Modulation of a whole schedule. Immutable; shared by every request whose plan needs the same pairs."""
+
+    def __init__(
+        self, pairs: Sequence[tuple[float, int]], params: Tensor, output: Tensor, steps: Sequence[StepPlan]
+    ) -> None:
+        self.pairs = tuple(pairs)
+        self.params = params  # [E, B, 6, D]: an entry is contiguous, so a step is a few long copies
+        self.output = output  # [T, 2, D], one row per distinct timestep of ``pairs``
+        self.steps = tuple(steps)
+        self._entry = {pair: i for i, pair in enumerate(self.pairs)}
+        self._timestep = {t: i for i, t in enumerate(sorted({t for t, _ in self.pairs}))}
+
+    @property
+    def key(self) -> tuple[tuple[float, int], ...]:
+        """Equal keys (and equal weights) mean equal tables."""
+        return self.pairs
+
+    @property
+    def num_bytes(self) -> int:
+        return self.params.nbytes + self.output.nbytes
+
+    def covers(self, steps: Sequence[StepPlan]) -> bool:
+        return all(pair in self._entry for step in steps for pair in step.pairs)
+
+    def rebind(self, steps: Sequence[StepPlan]) -> ModulationTable:
+        """The same table for another request's plan; the plan's pairs must be covered."""
+        assert self.covers(steps), "the plan needs pairs that the table lacks"
+        return ModulationTable(self.pairs, self.params, self.output, steps)
+
+    def step(self, index: int) -> StepModulation:
+        """Modulation of forward ``index`` of the plan."""
+        return self.at(self.steps[index])
+
+    def at(self, plan: StepPlan) -> StepModulation:
+        """Modulation of any covered forward, a co-batched one included."""
+        entries = torch.tensor([self._entry[pair] for pair in plan.pairs], device=self.params.device)
+        times = torch.tensor([self._timestep[t] for t in plan.timesteps], device=self.output.device)
+        params = self.params.index_select(0, entries).transpose(0, 1).contiguous()
+        return StepModulation(params, plan.rows, self.output.index_select(0, times), plan.output_rows)
+
+
+def build_table(weights: AdaLNWeights, steps: Sequence[StepPlan]) -> ModulationTable:
+    """The table of all (timestep, modality) pairs in ``steps``, read one block at a time.
+
+    On the device and in the dtype of the AdaLN weights; after it they are not needed for this schedule.
+    """
+    pairs = sorted({pair for step in steps for pair in step.pairs})
+    params, output = _evaluate(weights, pairs)
+    return ModulationTable(pairs, params, output, steps)
+
+
+def unfolded(weights: AdaLNWeights, plan: StepPlan) -> StepModulation:
+    """One forward's modulation straight from the weights: what the table must equal bit for bit."""
+    params, output = _evaluate(weights, plan.pairs)
+    return StepModulation(params.transpose(0, 1).contiguous(), plan.rows, output, plan.output_rows)
+
+
+def _evaluate(weights: AdaLNWeights, pairs: Sequence[tuple[float, int]]) -> tuple[Tensor, Tensor]:
+    """``params`` [E, B, 6, D] for sorted ``pairs`` and ``output`` [T, 2, D] for their sorted distinct timesteps."""
+    config = weights.config
+    time_embedder = weights.time_embedder_weights()
+    activations = {t: _activation(time_embedder, t, config.freq_dim) for t in sorted({t for t, _ in pairs})}
+    head = weights.output_adaln()
+    output = torch.stack([_apply(a, head.weight, head.bias).view(2, -1) for a in activations.values()])
+    params = output.new_empty(len(pairs), config.num_layers, 6, config.hidden_size)
+    for block in range(config.num_layers):
+        adaln = weights.block_adaln(block)
+        # Modality is the outer axis of the outputs: a pair needs a third of the rows of the matrix.
+        weight_by_tag = adaln.weight.unflatten(0, (NUM_MODALITIES, -1))
+        bias_by_tag = adaln.bias.unflatten(0, (NUM_MODALITIES, -1))
+        for entry, (t, tag) in enumerate(pairs):
+            params[entry, block] = _apply(activations[t], weight_by_tag[tag], bias_by_tag[tag]).view(6, -1)
+    return params, output
+
+
+def _activation(time_embedder: tuple[Linear, Linear], t: float, freq_dim: int) -> Tensor:
+    """``silu(temb)`` of one timestep, float32, [GROUP, time_embed_dim] of equal rows."""
+    first, second = time_embedder
+    group = torch.full((GROUP,), t, dtype=torch.float32, device=first.weight.device)
+    hidden = F.silu(F.linear(timestep_embedding(group, freq_dim), *first))
+    # Every consumer activates the embedding a second time, in float32, before it rounds to the block dtype.
+    return F.silu(F.linear(hidden, *second))
+
+
+def _apply(activation: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.linear(activation.to(weight.dtype), weight, bias)[0]

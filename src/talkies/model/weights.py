@@ -1,0 +1,150 @@
+"""Reading a DiT checkpoint, one tensor or one block at a time.
+
+Everything is checked from the files' headers before a byte of weights is read: an unknown, missing or misshapen key
+is refused by name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from talkies.attention.base import Attend
+from talkies.errors import CheckpointError
+from talkies.kernels.select import REFERENCE, Ops
+from talkies.model import keys
+from talkies.model.config import DiTConfig
+from talkies.model.dit import PackedDiT
+from talkies.model.keys import Layout, Spec
+from talkies.model.modulation import Linear
+from talkies.model.safetensors_files import TensorFiles
+
+
+def read_config(folder: Path) -> DiTConfig:
+    """``config.json`` of a transformer folder; raises ``CheckpointError`` naming file and key."""
+    path = (folder if folder.is_dir() else folder.parent) / "config.json"
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing", hint="a DiT folder holds config.json beside its weights") from None
+    except (ValueError, OSError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from None
+    if not isinstance(values, Mapping):
+        raise CheckpointError(f"{path} does not hold a JSON object")
+    return DiTConfig.from_dict(values)
+
+
+class DiTReader:
+    """A checked checkpoint in either layout. Tensors come out under our names (see ``model/keys.py``).
+
+    ``dtype`` is what block tensors are cast to (``None``: as stored); float32 islands are always float32.
+    """
+
+    def __init__(self, path: Path | str, config: DiTConfig | None = None, dtype: torch.dtype | None = None) -> None:
+        self.path = Path(path)
+        self.files = TensorFiles(self.path)
+        self._config = config or read_config(self.path)
+        self.dtype = dtype
+        layout = keys.detect(self.files.keys)
+        if layout is None:
+            raise CheckpointError(
+                f"{self.path} holds no MiniMax-H3 DiT: none of its {len(self.files.keys)} keys is one of its names",
+                hint="point at the transformer folder",
+            )
+        self.layout: Layout = layout
+        self.specs: dict[str, Spec] = {spec.name: spec for spec in keys.all_specs(self._config)}
+        self._check()
+
+    @property
+    def config(self) -> DiTConfig:
+        return self._config
+
+    def tensor(self, name: str) -> Tensor:
+        """One of our tensors, on CPU."""
+        spec = self.specs[name]
+        parts = [self.files.tensor(key) for key in keys.file_keys(name, self.layout)]
+        tensor = keys.join(spec, parts, self.layout, self._config)
+        return tensor.to(torch.float32 if spec.island else self.dtype or tensor.dtype)
+
+    def top(self, *, adaln: bool = True) -> Iterator[tuple[str, Tensor]]:
+        """Tensors outside the block stack, one at a time."""
+        for spec in keys.top_specs(self._config):
+            if adaln or not spec.adaln:
+                yield spec.name, self.tensor(spec.name)
+
+    def block(self, index: int, *, adaln: bool = True) -> dict[str, Tensor]:
+        """Tensors of one block under the names of ``Block``'s state dict."""
+        specs = keys.block_specs(self._config, "", adaln=adaln)
+        return {spec.name: self.tensor(f"blocks.{index}.{spec.name}") for spec in specs}
+
+    # AdaLN weights, as ``modulation.build_table`` asks for them.
+
+    def time_embedder_weights(self) -> tuple[Linear, Linear]:
+        return self._linear("time_embedder.linear_1"), self._linear("time_embedder.linear_2")
+
+    def block_adaln(self, block: int) -> Linear:
+        return self._linear(f"blocks.{block}.adaln")
+
+    def output_adaln(self) -> Linear:
+        return self._linear("norm_out.linear")
+
+    def _linear(self, name: str) -> Linear:
+        return Linear(self.tensor(name + ".weight"), self.tensor(name + ".bias"))
+
+    def _check(self) -> None:
+        expected = keys.expected_keys(self._config, self.layout)
+        found = self.files.keys
+        for key in sorted(found.keys() - expected.keys()):
+            raise CheckpointError(
+                f"{self.files.file_of(key)} has an unknown key {key!r}",
+                hint=f"{len(found.keys() - expected.keys())} unknown in all; an adapter must be fused first",
+                param=key,
+            )
+        for key, shape in expected.items():
+            if key not in found:
+                if key == keys.ROPE_KEY:
+                    continue  # recomputed anyway
+                missing = [k for k in expected if k not in found]
+                raise CheckpointError(
+                    f"{self.path} lacks the key {key!r}", hint=f"{len(missing)} missing in all", param=key
+                )
+            if found[key].shape != shape:
+                raise CheckpointError(
+                    f"{self.files.file_of(key)}: {key!r} has shape {list(found[key].shape)}, "
+                    f"the config asks for {list(shape)}",
+                    hint="the config belongs to another checkpoint",
+                    param=key,
+                )
+            if not found[key].dtype.is_floating_point:
+                raise CheckpointError(
+                    f"{self.files.file_of(key)}: {key!r} is {found[key].dtype}, not a float", param=key
+                )
+
+
+def load_dit(
+    path: Path | str,
+    config: DiTConfig | None = None,
+    *,
+    dtype: torch.dtype,
+    attend: Attend,
+    text_attend: Attend | None = None,
+    ops: Ops = REFERENCE,
+    adaln: bool = True,
+) -> PackedDiT:
+    """A resident DiT on CPU in evaluation mode; ``config`` defaults to the folder's ``config.json``.
+
+    Without ``adaln`` the AdaLN projections are never read: build tables from a :class:`DiTReader`.
+    """
+    reader = DiTReader(path, config, dtype)
+    with torch.device("meta"):
+        dit = PackedDiT(reader.config, attend=attend, text_attend=text_attend, ops=ops, adaln=adaln)
+    dit.load_state_dict(dict(reader.top(adaln=adaln)), strict=False, assign=True)
+    for index, block in enumerate(dit.blocks):
+        block.load_state_dict(reader.block(index, adaln=adaln), assign=True)
+    left = [name for name, parameter in dit.named_parameters() if parameter.is_meta]
+    assert not left, left
+    return dit.eval().requires_grad_(False)
