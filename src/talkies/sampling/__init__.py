@@ -1,0 +1,1 @@
+"""From noise to data: schedules, Euler steps, anchors and seeds."""

@@ -1,0 +1,131 @@
+"""Two noise schedules that walk in lockstep, one per modality (spec 4.1, 4.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from talkies.errors import ConfigError, InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One modality's part of a forward. All 0-d float32; ``t = 1 - sigma`` is what the DiT is fed."""
+
+    sigma: Tensor
+    sigma_next: Tensor
+    t: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class DualStep:
+    video: Step
+    audio: Step
+
+
+@dataclass(frozen=True, eq=False)
+class DualSchedule:
+    """``video_sigmas`` and ``audio_sigmas``: float32 [N] on CPU, strictly decreasing, ending at exactly 0."""
+
+    video_sigmas: Tensor
+    audio_sigmas: Tensor
+
+    @property
+    def num_sigmas(self) -> int:
+        return self.video_sigmas.shape[0]
+
+    @property
+    def num_forwards(self) -> int:
+        return self.num_sigmas - 1  # the terminal 0 has no forward
+
+    @cached_property
+    def t_video(self) -> Tensor:
+        """Timestep of each forward, float32 [num_forwards]."""
+        return 1.0 - self.video_sigmas[:-1]
+
+    @cached_property
+    def t_audio(self) -> Tensor:
+        return 1.0 - self.audio_sigmas[:-1]
+
+    @cached_property
+    def key(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Equal for equal schedules; modulation tables are kept by it."""
+        return tuple(self.video_sigmas.tolist()), tuple(self.audio_sigmas.tolist())
+
+    def step(self, index: int) -> DualStep:
+        """The two steps of forward ``index``, 0-based."""
+        if not 0 <= index < self.num_forwards:
+            raise IndexError(f"forward {index} of {self.num_forwards}")
+        v, a = self.video_sigmas, self.audio_sigmas
+        return DualStep(
+            Step(v[index], v[index + 1], self.t_video[index]), Step(a[index], a[index + 1], self.t_audio[index])
+        )
+
+    def __iter__(self) -> Iterator[DualStep]:
+        return (self.step(i) for i in range(self.num_forwards))
+
+
+def shifted(base: Tensor, shift: float) -> Tensor:
+    """``shift * s / (1 + (shift - 1) * s)`` in float32: 0 stays 0 and 1 stays 1."""
+    return shift * base / (1 + (shift - 1) * base)
+
+
+def build_dual(
+    num_sigmas: int | None = None,
+    *,
+    video_shift: float = 12.0,
+    audio_shift: float = 3.0,
+    base: Sequence[float] | None = None,
+) -> DualSchedule:
+    """A schedule of ``num_sigmas`` points, or of the ``base`` positions of a distilled release.
+
+    Raises ``InvalidRequest`` for too few points, or so many that one shift collapses more of them than the other;
+    ``ConfigError`` for a shift or a ``base`` that no checkpoint can have.
+    """
+    for name, shift in (("video_shift", video_shift), ("audio_shift", audio_shift)):
+        if not 0 < shift < float("inf"):
+            raise ConfigError(f"{name}={shift} is not a positive number", param=name)
+    if base is not None:
+        positions = _checked_base(base)
+        if num_sigmas is not None and num_sigmas != positions.shape[0]:
+            raise InvalidRequest(
+                f"num_sigmas={num_sigmas}, but this checkpoint was distilled for {positions.shape[0]} sigma points",
+                hint="leave the number of steps out",
+                param="num_inference_steps",
+            )
+        # A distilled ladder is used point by point: it has no duplicates to collapse.
+        video, audio = shifted(positions, video_shift), shifted(positions, audio_shift)
+    else:
+        if num_sigmas is None or num_sigmas < 2:
+            raise InvalidRequest(
+                f"num_sigmas={num_sigmas}: the terminal 0 is one of them, so a forward needs two",
+                hint="use at least 2",
+                param="num_inference_steps",
+            )
+        positions = torch.linspace(1.0, 0.0, num_sigmas, dtype=torch.float32)
+        # The shift squeezes the grid near 1, where float32 neighbours can coincide.
+        video = torch.unique_consecutive(shifted(positions, video_shift))
+        audio = torch.unique_consecutive(shifted(positions, audio_shift))
+    if video.shape != audio.shape:
+        raise InvalidRequest(
+            f"num_sigmas={num_sigmas} leaves {video.shape[0]} distinct video and {audio.shape[0]} audio points",
+            hint="use fewer steps: both modalities take every step together",
+            param="num_inference_steps",
+        )
+    return DualSchedule(video, audio)
+
+
+def _checked_base(base: Sequence[float]) -> Tensor:
+    positions = torch.tensor(list(base), dtype=torch.float32)
+    decreasing = positions.ndim == 1 and bool((positions[1:] < positions[:-1]).all())
+    if positions.numel() < 2 or not decreasing or positions[0] > 1 or positions[-1] != 0:
+        raise ConfigError(
+            f"base schedule {list(base)} must fall strictly from at most 1 to 0",
+            hint="for example 1.0, 0.7, 0.4, 0.15, 0.0",
+            param="base_schedule",
+        )
+    return positions

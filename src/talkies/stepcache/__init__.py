@@ -1,0 +1,1 @@
+"""Approximate skipping of forwards."""
