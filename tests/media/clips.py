@@ -51,7 +51,9 @@ def ball(
     return frames
 
 
-def bouncing(num_frames: int = 72, first_s: float = 0.41, period_s: float = 0.62, **look) -> tuple[np.ndarray, list[float]]:
+def bouncing(
+    num_frames: int = 72, first_s: float = 0.41, period_s: float = 0.62, **look
+) -> tuple[np.ndarray, list[float]]:
     """A ball thrown up again and again from the floor; its impacts lie off the frame grid."""
     t = np.arange(num_frames) / FPS
     phase = np.mod(t - first_s, period_s) / period_s

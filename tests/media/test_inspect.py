@@ -128,5 +128,5 @@ def test_a_file_that_is_not_whole_media_is_refused_by_name(tmp_path):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(MediaError, match=message):
             inspect(tmp_path / name)
-    with pytest.raises(MediaError, match="gone.mp4 does not exist"):
+    with pytest.raises(MediaError, match=r"gone\.mp4 does not exist"):
         inspect(tmp_path / "gone.mp4")
