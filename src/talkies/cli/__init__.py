@@ -1,1 +1,37 @@
-"""."""
+"""The command line: parse, build a config or request, call one function. The only room that reads the environment."""
+
+from __future__ import annotations
+
+import typer
+
+from talkies.cli import convert, doctor, generate, inspect
+
+app = typer.Typer(
+    name="talkies",
+    help="Joint audio-video diffusion: a prompt, frames or references in, one MP4 with sound in sync out.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("generate")(generate.generate)
+app.command("inspect")(inspect.inspect)
+app.command("convert")(convert.convert)
+app.command("doctor")(doctor.doctor)
+
+
+def _version(value: bool) -> None:
+    if value:
+        from talkies import __version__
+
+        print(f"talkies {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print it.")) -> None:
+    pass
+
+
+def main() -> None:
+    app()

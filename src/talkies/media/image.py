@@ -21,7 +21,8 @@ from talkies.errors import MediaError, TooLarge
 # Pillow alone cannot read what phones save (HEIC); its registry is per process and this is idempotent.
 pillow_heif.register_heif_opener()
 
-IMAGE_FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "HEIF", "AVIF")  # MPO is the JPEG with a preview that cameras write
+# Pillow opens MPO, the JPEG with a preview that cameras write, as JPEG: there is no opener of that name.
+IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "HEIF", "AVIF")
 MAX_IMAGE_PIXELS = 5760 * 5760
 FORMAT_WORDS = "JPEG, PNG, WEBP, HEIC or AVIF"
 
@@ -49,6 +50,14 @@ def read_image(
         except Exception as exc:  # Pillow's decoders raise a dozen types on damaged bytes
             raise MediaError(f"{name} is damaged: {_line(exc)}", hint="save the picture again", param=name) from exc
     return pixels
+
+
+def probe_image(source: str | os.PathLike[str] | bytes, *, name: str | None = None) -> tuple[str, int, int]:
+    """(format, width, height) from the header; sides as stored, before the EXIF orientation."""
+    name = name or ("image" if isinstance(source, bytes) else Path(source).name)
+    with _open(source, name) as image:
+        kind = "JPEG" if image.format == "MPO" else str(image.format)
+        return kind, image.size[0], image.size[1]
 
 
 def _open(source: str | os.PathLike[str] | bytes, name: str) -> Image.Image:

@@ -1,0 +1,3 @@
+from talkies.cli import main
+
+main()

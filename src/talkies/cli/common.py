@@ -1,0 +1,48 @@
+"""What every command shares: one clear line for an error, and the exit codes.
+
+0 done, 1 ours or the machine's (disk full, worker died), 2 the user's (field, flag, file), 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn, ParamSpec, TypeVar
+
+import typer
+
+from talkies.errors import TalkiesError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def fail(error: TalkiesError) -> NoReturn:
+    where = f"{error.param}: " if error.param and error.param not in error.message else ""
+    print(f"error: {where}{error}".replace("\n", " "), file=sys.stderr)
+    raise typer.Exit(error.exit_code)
+
+
+def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
+    """Turns the error tree into one line on stderr and its exit code; a bug of ours keeps its traceback."""
+
+    @functools.wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except TalkiesError as error:
+            fail(error)
+        except KeyboardInterrupt:
+            print("cancelled", file=sys.stderr)
+            raise typer.Exit(130) from None
+        except BrokenPipeError:
+            raise typer.Exit(1) from None
+
+    return wrapped
+
+
+def print_json(data: Any) -> None:
+    """One object on one line: the last line of stdout is what scripts parse."""
+    print(json.dumps(data, ensure_ascii=False, allow_nan=False), flush=True)

@@ -1,0 +1,171 @@
+"""``talkies generate``: a prompt becomes an MP4 in this process."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from talkies.cli.common import print_json, reports_errors
+from talkies.errors import InvalidRequest
+from talkies.request import Condition, Target, Task, VideoRequest, parse_size
+
+if TYPE_CHECKING:
+    from talkies.engine.events import OnProgress
+
+
+@reports_errors
+def generate(
+    prompt: str | None = typer.Argument(None, help="What happens in the clip, in words."),
+    output: Path = typer.Option(Path("clip.mp4"), "-o", "--output", help="The MP4 to write."),
+    source: Path | None = typer.Option(None, "--from", help="Repeat the clip in this MP4 from its metadata."),
+    seed: int | None = typer.Option(None, help="64-bit integer; 42 when absent."),
+    seconds: float | None = typer.Option(None, help="Wanted length; frames are snapped up to 17n+5."),
+    frames: int | None = typer.Option(None, help="Wanted frames, instead of --seconds."),
+    size: str | None = typer.Option(None, help="WIDTHxHEIGHT."),
+    aspect: str | None = typer.Option(None, help="21:9, 16:9, 4:3, 1:1, 3:4, 9:16, W:H or auto."),
+    steps: int | None = typer.Option(None, help="Sigma points, as peers count: 50 steps are 49 forwards."),
+    forwards: int | None = typer.Option(None, help="Forwards of the model: the other way to say --steps."),
+    sigmas: str | None = typer.Option(None, help="A custom ladder, for example 1,0.75,0.5,0.25,0."),
+    flow_shift: float | None = typer.Option(None, help="Video sigma shift; the checkpoint's when absent."),
+    audio_flow_shift: float | None = typer.Option(None, help="Audio sigma shift; the checkpoint's when absent."),
+    task: str | None = typer.Option(None, help="t2va, fl2va or ref2va; inferred when absent."),
+    first_frame: str | None = typer.Option(None, metavar="IMG", help="The clip begins with this picture."),
+    last_frame: str | None = typer.Option(None, metavar="IMG", help="The clip ends with this picture."),
+    fit: str | None = typer.Option(None, help="How keyframes meet the canvas: stretch, crop, pad, adapt, released."),
+    outputs: int | None = typer.Option(None, "-n", "--outputs", help="Several clips, with seed, seed+1, ..."),
+    no_audio: bool = typer.Option(False, "--no-audio", help="Write a file without an audio stream."),
+    model: str | None = typer.Option(None, envvar="TALKIES_MODEL", help="Folder or hub id; embedded if absent."),
+    device: str = typer.Option("auto", envvar="TALKIES_DEVICE", help="auto, cpu, cuda or cuda:N."),
+    dtype: str = typer.Option("auto", envvar="TALKIES_DTYPE", help="auto, float32 or bfloat16."),
+    attention: str = typer.Option("auto", envvar="TALKIES_ATTENTION", help="Attention backend."),
+    threads: int | None = typer.Option(None, envvar="TALKIES_THREADS", help="CPU threads; all cores when absent."),
+    json: bool = typer.Option(False, "--json", help="One JSON object on the last line of stdout."),
+) -> None:
+    """Make a clip: picture and sound, in sync, from words alone or between given frames."""
+    base = _repeated(source) if source is not None else None
+    if base is None and prompt is None:
+        raise InvalidRequest("prompt is missing", hint="talkies generate PROMPT, or --from CLIP.mp4", param="prompt")
+    if steps is not None and forwards is not None and steps != forwards + 1:
+        raise InvalidRequest(
+            f"--steps {steps} are {steps - 1} forwards, but --forwards says {forwards}",
+            hint="give one of them",
+            param="steps",
+        )
+    changes: dict[str, Any] = {
+        "prompt": prompt,
+        "seed": seed,
+        "num_sigmas": forwards + 1 if forwards is not None else steps,
+        "sigmas": _ladder(sigmas),
+        "video_shift": flow_shift,
+        "audio_shift": audio_flow_shift,
+        "task": task,
+        "fit": fit,
+        "num_outputs": outputs,
+        "audio": False if no_audio else None,
+    }
+    keyframes = (("first", first_frame), ("last", last_frame))
+    conditions = tuple(Condition(kind="image", uri=uri, role=role) for role, uri in keyframes if uri is not None)  # type: ignore[arg-type]
+    if conditions:
+        changes["conditions"] = conditions
+    if any(value is not None for value in (size, aspect, seconds, frames)):
+        width, height = parse_size(size) if size is not None else (None, None)
+        changes["target"] = Target(width=width, height=height, aspect=aspect, seconds=seconds, num_frames=frames)
+    changes = {name: value for name, value in changes.items() if value is not None}
+    request = VideoRequest(**changes) if base is None else base.replace(**changes)
+
+    from talkies.engine.config import EMBEDDED, EngineConfig
+    from talkies.media.output import check_writable
+
+    paths = _paths(output, request.num_outputs)
+    for path in paths:
+        check_writable(path)  # before any work: a typo in -o must not cost a run
+    config = EngineConfig(
+        model=model or EMBEDDED,
+        device=device,
+        dtype=dtype,  # type: ignore[arg-type]
+        attention=attention,
+        threads=threads or "auto",
+    )
+    results = _run(config, request, paths, quiet=json)
+    if json:
+        print_json(results[0] if len(results) == 1 else {"outputs": results})
+
+
+def _run(config: Any, request: VideoRequest, paths: list[Path], *, quiet: bool) -> list[dict[str, Any]]:
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    with _bar(console, quiet) as (note, on_progress):
+        note("loading")
+        from talkies.engine.engine import Engine
+
+        engine = Engine.open_config(config)
+        results = engine.render(request, paths, on_progress=on_progress)
+    if not quiet:
+        for r in results:
+            total = sum(r["stages_s"].values())
+            console.print(f"[bold]{r['path']}[/]  {r['frames']} frames, {r['seconds']:.2f} s, made in {total:.1f} s")
+    return results
+
+
+class _bar:
+    """A progress line on stderr: stage, step, ETA. Silent under --json and where stderr is no terminal."""
+
+    def __init__(self, console: Any, quiet: bool) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        self._bar = Progress(
+            TextColumn("{task.description:<8}"),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f}%"),
+            TextColumn("{task.fields[detail]}"),
+            console=console,
+            disable=quiet or not console.is_terminal,
+            transient=True,
+        )
+        self._id = self._bar.add_task("loading", total=1.0, detail="")
+
+    def __enter__(self) -> tuple[Any, OnProgress]:
+        self._bar.start()
+
+        def on_progress(p: Any) -> None:
+            eta = "" if p.eta_s is None else f", {p.eta_s:.1f} s left"
+            self._bar.update(self._id, description=p.stage, completed=p.fraction, detail=f"{p.step}/{p.num_steps}{eta}")
+
+        return (lambda text: self._bar.update(self._id, description=text)), on_progress
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+
+def _paths(output: Path, count: int) -> list[Path]:
+    if count == 1:
+        return [output]
+    return [output.with_name(f"{output.stem}-{i}{output.suffix}") for i in range(count)]
+
+
+def _ladder(text: str | None) -> tuple[float, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise InvalidRequest(
+            f"sigmas={text!r} is not a list of numbers", hint="for example 1,0.75,0.5,0.25,0", param="sigmas"
+        ) from None
+
+
+def _repeated(path: Path) -> VideoRequest:
+    """The request in a clip's metadata. Raises when the file has none."""
+    from talkies.media.probe import probe
+
+    stored = probe(os.fspath(path)).request
+    if "request" not in stored:
+        raise InvalidRequest(
+            f"{path} holds no request of talkies", hint="only clips written by talkies can be repeated", param="--from"
+        )
+    request = VideoRequest.from_dict(stored["request"])
+    return request if request.task != Task.T2VA else request.replace(task=None)

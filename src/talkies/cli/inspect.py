@@ -1,0 +1,42 @@
+"""``talkies inspect``: what is inside an MP4, measured, not read off its header."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from talkies.cli.common import print_json, reports_errors
+
+
+@reports_errors
+def inspect(
+    file: Path = typer.Argument(..., help="A clip of talkies, or any video."),
+    json: bool = typer.Option(False, "--json", help="One JSON object on stdout."),
+) -> None:
+    """Streams, lengths, loudness, black or frozen spans, A/V offset, and the request that made the clip."""
+    from talkies.media.inspect import inspect as measure
+
+    report = measure(file).to_dict()
+    if json:
+        print_json(report)
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=file.name, show_header=False, title_justify="left")
+    for part in ("video", "audio"):
+        values = report[part]
+        table.add_row(part, "none" if values is None else "  ".join(f"{k} {_short(v)}" for k, v in values.items()))
+    offset = report["sync_offset_ms"]
+    table.add_row("sync", "no audible impact to measure" if offset is None else f"{offset:+.1f} ms sound after picture")
+    table.add_row("flags", ", ".join(map(str, report["flags"])) or "none")
+    request = report["request"].get("request", {})
+    if request:
+        table.add_row("prompt", request.get("prompt", ""))
+        table.add_row("made by", f"talkies {report['request'].get('talkies')}, seed {request.get('seed')}")
+    Console().print(table)
+
+
+def _short(value: object) -> str:
+    return f"{value:.3f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)

@@ -1,0 +1,116 @@
+"""From a checkpoint folder to components in memory: what lives long is built here and handed down."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from talkies.attention import registry as attention
+from talkies.codecs.audio import AudioVAE
+from talkies.codecs.checkpoint import Parts, find_parts, limits_of
+from talkies.codecs.memo import Memo, content_key
+from talkies.codecs.patches import PatchConfig
+from talkies.codecs.presentation import Visual
+from talkies.codecs.text import Conditioner, TextCondition, TextEncoder
+from talkies.codecs.tokens import FolderTokenizer
+from talkies.codecs.video import VideoVAE
+from talkies.engine.config import EMBEDDED, EngineConfig, ResolvedConfig, embedded_folder, resolve
+from talkies.engine.schedule import ReleaseSchedule, read_schedule
+from talkies.geometry import Limits
+from talkies.model.checkpoint import model_hash, resolve_checkpoint
+from talkies.model.dit import PackedDiT
+from talkies.model.modulation import ModulationTable, build_table
+from talkies.model.timesteps import StepPlan
+from talkies.model.weights import DiTReader, load_dit
+from talkies.sampling.schedule import DualSchedule
+
+MAX_TABLES = 8  # schedules whose modulation is kept; a released one is 0.5 GB
+MEMO_BYTES = 256 << 20
+
+
+@dataclass
+class Components:
+    """One checkpoint's parts. Text encoder and VAEs are shared by all DiTs; ``dits`` is keyed by partition.
+
+    AdaLN projections are never resident: ``readers`` hand them out one block at a time when a table is built.
+    """
+
+    config: ResolvedConfig
+    limits: Limits
+    parts: Parts
+    model_hash: str
+    schedule: ReleaseSchedule
+    dits: dict[str, PackedDiT]
+    readers: dict[str, DiTReader]
+    text: Conditioner
+    audio: AudioVAE
+    _tables: OrderedDict[object, ModulationTable] = field(default_factory=OrderedDict)
+    _memo: Memo = field(default_factory=lambda: Memo(MEMO_BYTES))
+
+    @cached_property
+    def video(self) -> VideoVAE:
+        return VideoVAE.load(self.parts.video_vae, device=self.config.device)
+
+    def table(self, partition: str, schedule: DualSchedule, steps: Sequence[StepPlan]) -> ModulationTable:
+        """The modulation table of a schedule; made once, kept for the next request with the same one."""
+        key = (partition, schedule.key)
+        known = self._tables.get(key)
+        if known is not None and known.covers(steps):
+            self._tables.move_to_end(key)
+            return known.rebind(steps)
+        # Other rows (a keyframe's, say) add pairs to the same schedule; the larger table serves both.
+        table = build_table(self.readers[partition], steps)
+        self._tables[key] = table
+        while len(self._tables) > MAX_TABLES:
+            self._tables.popitem(last=False)
+        return table
+
+    def encode_text(self, prompt: str, visuals: Sequence[Visual]) -> TextCondition:
+        """The text rows; a repeated prompt with the same pictures is encoded once."""
+        key = content_key("text", prompt, list(visuals))
+        return self._memo.remember(key, lambda: self.text.encode(prompt, visuals))
+
+    def encode_video(self, frames: np.ndarray) -> Tensor:
+        """Normalized latents [1, C, t, h, w] of uint8 [F, H, W, 3]; the same pixels are encoded once."""
+        key = content_key("video", frames)
+        return self._memo.remember(key, lambda: self.video.encode(torch.from_numpy(np.array(frames))))
+
+
+def locate(model: str) -> Path:
+    """The folder of a checkpoint: the embedded one, a path, or a hub id. Raises ``CheckpointError``."""
+    return embedded_folder() if model == EMBEDDED else resolve_checkpoint(model)
+
+
+def load(config: EngineConfig) -> Components:
+    """Reads configs first, then weights. Raises ``ConfigError`` or ``CheckpointError``; nothing is half-built."""
+    resolved = resolve(config)
+    # The thread count decides how sums are split, and so the last bits: it is part of what a seed reproduces.
+    torch.set_num_threads(resolved.threads)
+    parts = find_parts(locate(config.model))
+    limits = limits_of(parts)
+    schedule = read_schedule(parts)
+    attend = attention.create(resolved.attention)
+    dits, readers = {}, {}
+    for partition, folder in parts.transformers.items():
+        dit = load_dit(folder, dtype=resolved.dtype, attend=attend, adaln=False)
+        dits[partition] = dit.to(resolved.device)
+        readers[partition] = DiTReader(folder, dtype=resolved.dtype)
+    encoder = TextEncoder.load(parts.text_encoder, dtype=resolved.dtype, device=resolved.device)
+    return Components(
+        config=resolved,
+        limits=limits,
+        parts=parts,
+        model_hash=model_hash(parts.root),
+        schedule=schedule,
+        dits=dits,
+        readers=readers,
+        text=Conditioner(FolderTokenizer.load(parts.tokenizer), PatchConfig.load(parts.processor), encoder),
+        audio=AudioVAE.load(parts.audio_vae, device=resolved.device),
+    )

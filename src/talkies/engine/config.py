@@ -1,0 +1,87 @@
+"""What an engine is told, and what it becomes: ``"auto"`` is a request, a resolved config holds only answers."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from talkies.errors import ConfigError
+
+EMBEDDED = "h3-tiny"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineConfig:
+    """``model`` is a folder, a hub id, or ``"h3-tiny"`` for the checkpoint inside the package."""
+
+    model: str = EMBEDDED
+    device: str = "auto"  # auto, cpu, cuda, cuda:N
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    attention: str = "auto"
+    threads: int | Literal["auto"] = "auto"  # CPU threads; part of what makes two runs the same bytes
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("auto", "float32", "bfloat16"):
+            raise ConfigError(
+                f"dtype={self.dtype!r} is unknown",
+                hint="use auto, float32 or bfloat16 (float16 overflows in the DiT)",
+                param="dtype",
+            )
+        if self.threads != "auto" and not (isinstance(self.threads, int) and 1 <= self.threads <= 1024):
+            raise ConfigError(f"threads={self.threads!r} is outside 1..1024", param="threads")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResolvedConfig:
+    model_name: str
+    device: torch.device
+    dtype: torch.dtype  # of the DiT's blocks and the text encoder; fp32 islands stay fp32
+    attention: str
+    threads: int
+
+
+def resolve(config: EngineConfig) -> ResolvedConfig:
+    """Raises ``ConfigError`` for a device that is not there; never falls back in silence."""
+    device = _device(config.device)
+    if config.dtype == "auto":
+        dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    else:
+        dtype = getattr(torch, config.dtype)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return ResolvedConfig(
+        model_name=config.model,
+        device=device,
+        dtype=dtype,
+        attention="sdpa" if config.attention == "auto" else config.attention,
+        threads=cores if config.threads == "auto" else config.threads,
+    )
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"device={name!r} is unknown", hint="use auto, cpu, cuda or cuda:N", param="device") from None
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device={name!r} is not supported", hint="use auto, cpu, cuda or cuda:N", param="device")
+    if device.type == "cuda":
+        count = torch.cuda.device_count()
+        if not torch.cuda.is_available() or (device.index or 0) >= count:
+            raise ConfigError(
+                f"device={name!r} is not there: torch {torch.__version__} sees {count} CUDA devices",
+                hint="use --device cpu, or install a CUDA build of torch",
+                param="device",
+            )
+    return device
+
+
+def embedded_folder() -> Path:
+    """The checkpoint that ships inside the package."""
+    return Path(str(resources.files("talkies"))) / "assets" / EMBEDDED

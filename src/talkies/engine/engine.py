@@ -1,0 +1,222 @@
+"""The facade: open a checkpoint in this process and make clips, one after another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from talkies.engine import build, pipeline
+from talkies.engine.clip import Clip
+from talkies.engine.config import EMBEDDED, EngineConfig
+from talkies.engine.events import OnProgress, Reporter, ShouldStop
+from talkies.engine.metadata import clip_metadata
+from talkies.engine.state import RequestState
+from talkies.errors import Cancelled, InvalidRequest, OutOfMemory
+from talkies.geometry import Limits
+from talkies.media.encode import Mp4Writer
+from talkies.request import VideoRequest
+from talkies.sampling.noise import Noise
+
+
+class Engine:
+    """``Engine.open().generate(VideoRequest(prompt="a red ball bounces"))`` gives a :class:`Clip`.
+
+    In process and single-threaded: ``talkies serve`` is what shares a model between clients.
+    """
+
+    def __init__(self, components: build.Components) -> None:
+        self.components = components
+
+    @classmethod
+    def open(
+        cls,
+        model: str | Path | None = None,
+        *,
+        device: str = "auto",
+        dtype: str = "auto",
+        attention: str = "auto",
+        threads: int | None = None,
+    ) -> Engine:
+        """Load a folder or hub id; the embedded checkpoint when ``model`` is None.
+
+        Raises ``ConfigError`` and ``CheckpointError``.
+        """
+        return cls.open_config(
+            EngineConfig(
+                model=EMBEDDED if model is None else str(model),
+                device=device,
+                dtype=dtype,  # type: ignore[arg-type]
+                attention=attention,
+                threads="auto" if threads is None else threads,
+            )
+        )
+
+    @classmethod
+    def open_config(cls, config: EngineConfig) -> Engine:
+        return cls(build.load(config))
+
+    @property
+    def limits(self) -> Limits:
+        return self.components.limits
+
+    def generate(
+        self,
+        request: VideoRequest,
+        *,
+        on_progress: OnProgress | None = None,
+        should_stop: ShouldStop | None = None,
+        noise: Noise | None = None,
+    ) -> Clip:
+        """One clip in memory. ``noise`` replaces the seeded draw.
+
+        Raises ``InvalidRequest`` (before any work), ``Cancelled``, ``NumericsError``, ``OutOfMemory``.
+        """
+        if request.num_outputs != 1:
+            raise InvalidRequest(
+                f"num_outputs_per_prompt={request.num_outputs}, but generate() returns one clip",
+                hint="use generate_all()",
+                param="num_outputs_per_prompt",
+            )
+        return self.generate_all(request, on_progress=on_progress, should_stop=should_stop, noise=noise)[0]
+
+    def generate_all(
+        self,
+        request: VideoRequest,
+        *,
+        on_progress: OnProgress | None = None,
+        should_stop: ShouldStop | None = None,
+        noise: Noise | None = None,
+    ) -> list[Clip]:
+        """``num_outputs`` clips with seeds ``seed, seed + 1, ...``; text and conditions are encoded once."""
+        clips = []
+        for state, stages, report in self._run(request, on_progress, should_stop, noise):
+            with _stage(stages, "decode"):
+                wave = pipeline.decode_audio(self.components, state)
+                frames = np.concatenate(list(self._frames(state, report, should_stop)))
+            clips.append(
+                Clip(
+                    frames=frames,
+                    audio=wave,
+                    fps=state.geometry.fps,
+                    sample_rate_hz=state.geometry.sample_rate_hz,
+                    request=request,
+                    metadata=clip_metadata(self.components, state),
+                    stages_s=stages,
+                )
+            )
+        return clips
+
+    def render(
+        self,
+        request: VideoRequest,
+        paths: Sequence[Path],
+        *,
+        on_progress: OnProgress | None = None,
+        should_stop: ShouldStop | None = None,
+    ) -> list[dict[str, Any]]:
+        """One MP4 per output, written while the next frames decode. Returns the facts that ``--json`` prints.
+
+        Raises as :meth:`generate`, and ``OutputError``; a file is whole or absent.
+        """
+        assert len(paths) == request.num_outputs, (paths, request.num_outputs)
+        results = []
+        for path, (state, stages, report) in zip(
+            paths, self._run(request, on_progress, should_stop, None), strict=True
+        ):
+            geometry = state.geometry
+            with _stage(stages, "decode"):
+                wave = pipeline.decode_audio(self.components, state)
+                with Mp4Writer(
+                    path,
+                    width=geometry.width,
+                    height=geometry.height,
+                    fps=geometry.fps,
+                    sample_rate_hz=geometry.sample_rate_hz if request.audio else None,
+                    metadata=clip_metadata(self.components, state),
+                ) as writer:
+                    if request.audio:
+                        writer.write_wave(wave)
+                    for frames in self._frames(state, report, should_stop):
+                        writer.write_frames(frames)
+            results.append(
+                {
+                    "path": str(path),
+                    "frames": geometry.num_frames,
+                    "seconds": geometry.duration_s,
+                    "size": geometry.size,
+                    "seed": state.seed,
+                    "task": str(state.task),
+                    "num_forwards": state.num_forwards,
+                    "skipped_fraction": 0.0,
+                    "stages_s": {name: round(value, 4) for name, value in stages.items()},
+                    "warnings": state.warnings,
+                }
+            )
+        return results
+
+    def _run(
+        self,
+        request: VideoRequest,
+        on_progress: OnProgress | None,
+        should_stop: ShouldStop | None,
+        noise: Noise | None,
+    ) -> Iterator[tuple[RequestState, dict[str, float], Reporter]]:
+        """Yields each output denoised, with the seconds so far."""
+        shared: dict[str, float] = {}
+        report = Reporter(on_progress, num_outputs=request.num_outputs)
+        with _out_of_memory():
+            with _stage(shared, "prepare"):
+                prepared = pipeline.prepare(self.components, request)
+            report("prepare", 1, 1)
+            with _stage(shared, "encode"):
+                encoded = pipeline.encode(self.components, prepared)
+            report("encode", 1, 1)
+            for output in range(request.num_outputs):
+                report = Reporter(on_progress, output=output, num_outputs=request.num_outputs)
+                stages = dict(shared) if output == 0 else {}
+                with _stage(stages, "denoise"):
+                    state = pipeline.pack(self.components, encoded, output=output, noise=noise)
+                    while not state.done:
+                        _check(should_stop)
+                        pipeline.denoise_step(self.components, state)
+                        report("denoise", state.step, state.num_forwards)
+                yield state, stages, report
+
+    def _frames(self, state: RequestState, report: Reporter, should_stop: ShouldStop | None) -> Iterator[np.ndarray]:
+        done = 0
+        for frames in pipeline.decode_video(self.components, state):
+            _check(should_stop)
+            yield frames
+            done += frames.shape[0]
+            report("decode", done, state.geometry.num_frames)
+
+
+def _check(should_stop: ShouldStop | None) -> None:
+    if should_stop is not None and should_stop():
+        raise Cancelled("the request was cancelled")
+
+
+@contextmanager
+def _stage(stages: dict[str, float], name: str) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    stages[name] = stages.get(name, 0.0) + time.perf_counter() - start
+
+
+@contextmanager
+def _out_of_memory() -> Iterator[None]:
+    """A device or host that is full fails the request, by name."""
+    import torch
+
+    try:
+        yield
+    except (torch.cuda.OutOfMemoryError, MemoryError) as error:
+        raise OutOfMemory(
+            f"out of memory: {str(error).splitlines()[0] if str(error) else 'host memory is full'}",
+            hint="ask for a shorter or smaller clip",
+        ) from None

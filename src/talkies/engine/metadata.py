@@ -1,0 +1,34 @@
+"""What a clip's file says about how it was made: enough to make it again, and to see what every default became."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from talkies import __version__
+from talkies.engine.build import Components
+from talkies.engine.state import RequestState
+
+
+def clip_metadata(components: Components, state: RequestState) -> dict[str, Any]:
+    """``request`` repeats the clip (one output, its own seed, every default filled in); ``effective`` explains it."""
+    g = state.geometry
+    request = state.request.replace(seed=state.seed, num_outputs=1).to_dict()
+    request["target"] = {"width": g.width, "height": g.height, "num_frames": g.num_frames}
+    if request["sigmas"] is None:
+        request["num_sigmas"] = state.schedule.num_sigmas
+    request["video_shift"] = state.request.video_shift or components.schedule.video_shift
+    request["audio_shift"] = state.request.audio_shift or components.schedule.audio_shift
+    return {
+        "talkies": __version__,
+        "request": request,
+        "effective": {
+            "task": str(state.task),
+            "size": g.size,
+            "fps": g.fps,
+            "frames": g.num_frames,
+            "seconds": round(g.duration_s, 6),
+            "num_forwards": state.num_forwards,
+            "rows": state.num_rows,
+        },
+        "model": {"name": components.config.model_name, "hash": components.model_hash},
+    }

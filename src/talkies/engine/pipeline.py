@@ -1,0 +1,171 @@
+"""The path of one request as plain functions: prepare, encode, pack, denoise_step, decode. Who calls them when is
+the scheduler's affair; nothing here keeps state between calls but what it is handed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from talkies.codecs.finite import require_finite
+from talkies.codecs.text import TextCondition
+from talkies.engine.build import Components
+from talkies.engine.state import RequestState
+from talkies.engine.tasks import TASKS, Prepared, layout_conditions
+from talkies.model.packing import build_layout, rows_to_audio, unpatchify_video
+from talkies.request import VideoRequest
+from talkies.sampling import noise as sampling_noise
+from talkies.sampling.anchors import build_anchors
+from talkies.sampling.euler import euler_step
+from talkies.sampling.noise import Noise
+from talkies.sampling.schedule import DualSchedule, build_dual
+from talkies.stepcache import registry as step_caches
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoded:
+    """What the conditions became: text states and normalized latents [1, C, t, h, w] of the visuals."""
+
+    prepared: Prepared
+    text: TextCondition
+    visual_latents: tuple[Tensor, ...] = ()
+
+
+def prepare(components: Components, request: VideoRequest) -> Prepared:
+    """Checks the request against the checkpoint and reads its media. Every user error is raised here."""
+    schedule_of(components, request)
+    return TASKS[request.resolved_task].prepare(request, components.limits)
+
+
+def schedule_of(components: Components, request: VideoRequest) -> DualSchedule:
+    """The two noise schedules; the request's values, else the checkpoint's."""
+    stated = components.schedule
+    base = request.sigmas if request.sigmas is not None else stated.base
+    num_sigmas = request.num_sigmas
+    if base is None and num_sigmas is None:
+        num_sigmas = components.limits.default_num_sigmas
+    return build_dual(
+        num_sigmas,
+        video_shift=request.video_shift or stated.video_shift,
+        audio_shift=request.audio_shift or stated.audio_shift,
+        base=base,
+    )
+
+
+@torch.inference_mode()
+def encode(components: Components, prepared: Prepared) -> Encoded:
+    """Text (with the keyframes it sees) and condition latents; each is remembered by content."""
+    text = components.encode_text(prepared.request.prompt, prepared.presentation)
+    latents = tuple(require_finite(components.encode_video(v.frames), "video encode") for v in prepared.visuals)
+    return Encoded(prepared=prepared, text=text, visual_latents=latents)
+
+
+@torch.inference_mode()
+def pack(components: Components, encoded: Encoded, *, output: int = 0, noise: Noise | None = None) -> RequestState:
+    """The first state of output ``output``: layout, schedule, modulation table, noise and anchors."""
+    prepared = encoded.prepared
+    request, geometry = prepared.request, prepared.geometry
+    partition = TASKS[prepared.task].partition
+    dit = components.dits[partition]
+    config, device = dit.config, components.config.device
+    conditions = layout_conditions(prepared.visuals, list(encoded.visual_latents))
+    layout = build_layout(
+        text_tags=encoded.text.tags,
+        conditions=conditions,
+        latent_frames=geometry.latent_frames,
+        latent_height=geometry.latent_height,
+        latent_width=geometry.latent_width,
+        audio_latents=geometry.audio_latents,
+        patch_size=config.patch_size,
+    )
+    schedule = schedule_of(components, request)
+    steps = [layout.step_plan(t_v, t_a) for t_v, t_a in zip(schedule.t_video, schedule.t_audio, strict=True)]
+    table = components.table(partition, schedule, steps)
+    seed = request.seed + output
+    noise = noise or sampling_noise.draw(
+        seed,
+        latent_frames=geometry.latent_frames,
+        latent_height=geometry.latent_height,
+        latent_width=geometry.latent_width,
+        audio_latents=geometry.audio_latents,
+        in_channels=config.in_channels,
+        audio_in_channels=config.audio_in_channels,
+        patch_size=config.patch_size,
+        visual_conditions=[c for c in conditions if c.kind != "audio"],
+    )
+    anchors = build_anchors(
+        encoded.visual_latents,
+        noise.conditions,
+        [],
+        patch_size=config.patch_size,
+        video_row_dim=config.video_row_dim,
+        audio_channels=config.audio_in_channels,
+    ).to(device)
+    step_cache = step_caches.create("off")
+    step_cache.begin(layout, schedule.num_forwards)
+    video_rows, audio_rows = anchors.assemble(noise.video_rows.to(device), noise.audio_rows.to(device))
+    return RequestState(
+        request=request,
+        task=prepared.task,
+        partition=partition,
+        seed=seed,
+        geometry=geometry,
+        layout=layout,
+        view=dit.view(layout),
+        schedule=schedule,
+        table=table,
+        anchors=anchors,
+        step_cache=step_cache,
+        refined_text=dit.refine_text(encoded.text.states.to(device)),
+        video_rows=video_rows,
+        audio_rows=audio_rows,
+        warnings=list(prepared.warnings),
+    )
+
+
+@torch.inference_mode()
+def denoise_step(components: Components, state: RequestState) -> None:
+    """One forward: both modalities move from their sigma to the next; condition rows stay bit for bit."""
+    dit, layout = components.dits[state.partition], state.layout
+    modulation = state.table.step(state.step).to(components.config.device)
+    x = dit.embed(state.video_rows, state.audio_rows, state.refined_text, layout)
+    if state.step_cache.decide(state.step, x):
+        x = state.step_cache.predict(state.step, x)
+    else:
+        out = dit.run_blocks(x, state.view, modulation)
+        state.step_cache.observe(state.step, x, out)
+        x = out
+    velocity_video, velocity_audio = dit.project(x, layout, modulation)
+    step = state.schedule.step(state.step)
+    nv, na = layout.num_condition_video_rows, layout.num_condition_audio_rows
+    state.video_rows[nv:] = euler_step(state.video_rows[nv:], velocity_video[nv:], step.video)
+    state.audio_rows[na:] = euler_step(state.audio_rows[na:], velocity_audio[na:], step.audio)
+    state.anchors.pin(state.video_rows, state.audio_rows)
+    state.step += 1
+
+
+def target_latents(state: RequestState) -> tuple[Tensor, Tensor]:
+    """Normalized latents of the target: video [1, C, T, h, w], audio [2, C, Ta]."""
+    g, layout = state.geometry, state.layout
+    patch = (1, g.patch_size, g.patch_size)
+    video = unpatchify_video(
+        state.video_rows[layout.num_condition_video_rows :], g.latent_frames, g.latent_height, g.latent_width, patch
+    )
+    return video, rows_to_audio(state.audio_rows[layout.num_condition_audio_rows :])
+
+
+@torch.inference_mode()
+def decode_audio(components: Components, state: RequestState) -> np.ndarray:
+    """The wave, float32 [2, N] in -1..1."""
+    latents = require_finite(target_latents(state)[1], "denoise audio")
+    return components.audio.decode(latents).numpy()
+
+
+def decode_video(components: Components, state: RequestState) -> Iterator[np.ndarray]:
+    """The frames in order, chunk by chunk, uint8 [f, H, W, 3]."""
+    latents = require_finite(target_latents(state)[0], "denoise video")
+    for chunk in components.video.decode(latents):
+        yield chunk.cpu().numpy()
