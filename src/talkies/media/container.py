@@ -46,8 +46,10 @@ def open_media(source: str | os.PathLike[str] | bytes, name: str | None = None) 
     try:
         container = av.open(target, "r", options=options, metadata_errors="replace")
     except (av.FFmpegError, OSError, ValueError) as exc:
+        # EINVAL is how FFmpeg says that it knows the format but was not allowed to open it.
+        reason = "its kind is not allowed" if exc.__class__.__name__ == "ArgumentError" else reason_of(exc)
         raise MediaError(
-            f"{name} is not a media file that can be read ({reason_of(exc)})",
+            f"{name} is not a media file that can be read ({reason})",
             hint="use MP4, MOV, WebM, MKV, WAV, MP3, FLAC, OGG or M4A",
             param=name,
         ) from exc
