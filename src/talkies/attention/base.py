@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Protocol
 
 import torch
@@ -29,7 +29,7 @@ class Documents:
     def __post_init__(self) -> None:
         assert self.cu_seqlens[0] == 0
         assert self.cu_seqlens[-1] <= self.num_rows
-        assert all(a < b for a, b in zip(self.cu_seqlens, self.cu_seqlens[1:], strict=False)), "an empty document"
+        assert all(a < b for a, b in pairwise(self.cu_seqlens)), "an empty document"
 
     @classmethod
     def of_lengths(cls, lengths: Iterable[int], num_rows: int | None = None) -> Documents:
@@ -50,7 +50,7 @@ class Documents:
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """Yields ``(start, stop)`` of each document."""
-        return iter(zip(self.cu_seqlens, self.cu_seqlens[1:], strict=False))
+        return iter(pairwise(self.cu_seqlens))
 
     def trimmed(self) -> Documents | None:
         """The same documents over the valid rows alone; ``None`` when that is a single document."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ class RowRuns:
     def __post_init__(self) -> None:
         assert len(self.bounds) == len(self.entries) + 1
         assert self.bounds[0] == 0
-        assert all(a < b for a, b in zip(self.bounds, self.bounds[1:], strict=False)), "an empty run"
+        assert all(a < b for a, b in pairwise(self.bounds)), "an empty run"
 
     @classmethod
     def of(cls, runs: Iterable[tuple[int, int]]) -> RowRuns:

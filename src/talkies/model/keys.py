@@ -20,10 +20,15 @@ ROPE_KEY = "rope.inv_freq"  # stored by the original, recomputed by us and by th
 
 
 class Layout(Enum):
-    """Whose names and tensor order a file has."""
+    """Whose names and tensor order a file has.
+
+    ``REPACKED`` is the original with queries, keys and values already stacked, as community single files are. Names
+    and shapes are the original's, so it cannot be told apart and must be asked for.
+    """
 
     PORT = "port"
     ORIGINAL = "original"
+    REPACKED = "repacked"
 
 
 class Form(Enum):
@@ -148,7 +153,7 @@ def file_shape(spec: Spec, layout: Layout) -> tuple[int, ...]:
 def expected_keys(config: DiTConfig, layout: Layout) -> dict[str, tuple[int, ...]]:
     """Every key of a file in ``layout`` and its shape."""
     keys = {key: file_shape(spec, layout) for spec in all_specs(config) for key in file_keys(spec.name, layout)}
-    if layout is Layout.ORIGINAL:
+    if layout is not Layout.PORT:
         keys[ROPE_KEY] = (config.rope_freq_dim,)
     return keys
 
@@ -166,8 +171,10 @@ def detect(keys: Iterable[str]) -> Layout | None:
 def join(spec: Spec, tensors: Sequence[Tensor], layout: Layout, config: DiTConfig) -> Tensor:
     """The file's tensors -> ours."""
     if spec.form is Form.QKV:
-        return torch.cat(list(tensors)) if layout is Layout.PORT else _by_kind(tensors[0], config)
-    if spec.form is Form.GATED and layout is Layout.ORIGINAL:
+        if layout is Layout.ORIGINAL:
+            return _by_kind(tensors[0], config)
+        return torch.cat(list(tensors)) if layout is Layout.PORT else tensors[0]
+    if spec.form is Form.GATED and layout is not Layout.PORT:
         return _swap_halves(tensors[0])
     return tensors[0]
 
@@ -177,8 +184,8 @@ def split(spec: Spec, tensor: Tensor, layout: Layout, config: DiTConfig) -> tupl
     if spec.form is Form.QKV:
         if layout is Layout.PORT:
             return tuple(part.contiguous() for part in tensor.chunk(3))
-        return (_by_head(tensor, config),)
-    if spec.form is Form.GATED and layout is Layout.ORIGINAL:
+        return (_by_head(tensor, config),) if layout is Layout.ORIGINAL else (tensor,)
+    if spec.form is Form.GATED and layout is not Layout.PORT:
         return (_swap_halves(tensor),)
     return (tensor,)
 
@@ -191,7 +198,7 @@ def convert_dit(
     for spec in all_specs(config):
         ours = join(spec, [tensors[key] for key in file_keys(spec.name, source)], source, config)
         converted.update(zip(file_keys(spec.name, target), split(spec, ours, target, config), strict=True))
-    if target is Layout.ORIGINAL:
+    if target is not Layout.PORT:
         converted[ROPE_KEY] = inverse_frequencies(config.rope_freq_dim, config.rope_theta)
     return converted
 

@@ -56,7 +56,10 @@ class TensorFiles:
         return self.keys[key].file
 
     def tensor(self, key: str) -> Tensor:
-        """A copy of the file's bytes on CPU. Raises ``CheckpointError`` for a damaged file."""
+        """On CPU, memory-mapped privately: writing to it leaves the file alone.
+
+        Raises ``CheckpointError`` for a damaged file.
+        """
         file = self.keys[key].file
         try:
             if file not in self._open:

@@ -42,14 +42,21 @@ class DiTReader:
     """A checked checkpoint in either layout. Tensors come out under our names (see ``model/keys.py``).
 
     ``dtype`` is what block tensors are cast to (``None``: as stored); float32 islands are always float32.
+    ``layout`` is found from the keys, except ``Layout.REPACKED``, which looks like the original.
     """
 
-    def __init__(self, path: Path | str, config: DiTConfig | None = None, dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self,
+        path: Path | str,
+        config: DiTConfig | None = None,
+        dtype: torch.dtype | None = None,
+        layout: Layout | None = None,
+    ) -> None:
         self.path = Path(path)
         self.files = TensorFiles(self.path)
         self._config = config or read_config(self.path)
         self.dtype = dtype
-        layout = keys.detect(self.files.keys)
+        layout = layout or keys.detect(self.files.keys)
         if layout is None:
             raise CheckpointError(
                 f"{self.path} holds no MiniMax-H3 DiT: none of its {len(self.files.keys)} keys is one of its names",

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from talkies.model.modulation import build_table, unfolded
+from talkies.model.packing import Stream, concat_layouts
+from talkies.sampling.schedule import build_dual
+from tests.model.tiny import CONFIG, tiny_dit, tiny_layout, tiny_rows
+
+T_VIDEO, T_AUDIO = torch.tensor(0.25), torch.tensor(0.5)
+
+
+def _velocities(dit, layout, rows, t=(T_VIDEO, T_AUDIO)):
+    return dit(*rows, layout, layout.step_plan(*t))
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+@pytest.mark.parametrize("multiple", [64, 7, 101])
+def test_poisoned_padding_changes_nothing(poison, multiple):
+    dit, layout = tiny_dit(), tiny_layout()
+    rows = tiny_rows(layout)
+    expected = _velocities(dit, layout, rows)
+    padded = layout.padded(multiple)
+    assert padded.total_rows % multiple == 0
+    refined = dit.refine_text(rows[2])
+    x = dit.embed(*rows[:2], refined, padded)
+    x[padded.num_rows :] = poison
+    modulation = unfolded(dit, padded.step_plan(T_VIDEO, T_AUDIO))
+    out = dit.project(dit.run_blocks(x, dit.view(padded), modulation), padded, modulation)
+    for got, want in zip(out, expected, strict=True):
+        assert got.isfinite().all()
+        torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-6)
+
+
+def test_embedded_padding_is_zero():
+    dit, layout = tiny_dit(), tiny_layout().padded()
+    rows = tiny_rows(layout)
+    x = dit.embed(*rows[:2], dit.refine_text(rows[2]), layout)
+    assert x.shape == (layout.aligned_rows, CONFIG.hidden_size)
+    assert not x[layout.num_rows :].any()
+
+
+def test_co_batched_requests_equal_their_solo_runs():
+    dit = tiny_dit()
+    layouts = [tiny_layout(11), tiny_layout(5, keyframe=False, audio_latents=4), tiny_layout(8)]
+    rows = [tiny_rows(layout, seed) for seed, layout in enumerate(layouts)]
+    t_video, t_audio = torch.tensor([0.1, 0.6, 0.3]), torch.tensor([0.4, 0.7, 0.3])
+    solo = [_velocities(dit, layout, r, t) for layout, r, *t in zip(layouts, rows, t_video, t_audio, strict=True)]
+    together = concat_layouts(layouts)
+    assert together.documents.num_documents == 3
+    joined = [torch.cat(parts) for parts in zip(*rows, strict=True)]
+    video, audio = _velocities(dit, together, joined, (t_video, t_audio))
+    torch.testing.assert_close(video, torch.cat([v for v, _ in solo]), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(audio, torch.cat([a for _, a in solo]), rtol=1e-5, atol=1e-6)
+
+
+def test_a_request_never_sees_another_ones_rows():
+    dit = tiny_dit()
+    layouts = [tiny_layout(11), tiny_layout(5, keyframe=False)]
+    together = concat_layouts(layouts).padded()
+    rows = [tiny_rows(layout) for layout in layouts]
+    before = _velocities(dit, together, [torch.cat(p) for p in zip(*rows, strict=True)], (T_VIDEO, T_AUDIO))
+    rows[1] = tuple(torch.full_like(part, float("nan")) for part in rows[1])
+    after = _velocities(dit, together, [torch.cat(p) for p in zip(*rows, strict=True)], (T_VIDEO, T_AUDIO))
+    for a, b, count in zip(before, after, (layouts[0].num_video_rows, layouts[0].num_audio_rows), strict=True):
+        assert torch.equal(a[:count], b[:count])
+        assert b[count:].isnan().all()
+
+
+def test_isolated_modalities_do_not_see_each_other():
+    dit, layout = tiny_dit(), tiny_layout(isolate="modality")
+    rows = tiny_rows(layout)
+    video, audio = _velocities(dit, layout, rows)
+    other = tiny_rows(layout, seed=9)
+    video_kept, audio_moved = _velocities(dit, layout, (rows[0], other[1], other[2]))
+    assert torch.equal(video, video_kept)
+    assert not torch.allclose(audio, audio_moved)
+
+
+def test_run_blocks_leaves_its_input_and_runs_in_ranges():
+    dit, layout = tiny_dit(), tiny_layout()
+    rows = tiny_rows(layout)
+    x = dit.embed(*rows[:2], dit.refine_text(rows[2]), layout)
+    kept = x.clone()
+    view, modulation = dit.view(layout), unfolded(dit, layout.step_plan(T_VIDEO, T_AUDIO))
+    whole = dit.run_blocks(x, view, modulation)
+    assert torch.equal(x, kept)
+    halves = dit.run_blocks(dit.run_blocks(x, view, modulation, 0, 2), view, modulation, 2)
+    assert torch.equal(whole, halves)
+    assert torch.equal(dit.run_blocks(x, view, modulation, 1, 1), x)
+
+
+@pytest.mark.parametrize("shares", [2, 3, 5])
+def test_shares_of_the_rows_give_the_same_blocks(shares):
+    dit, layout = tiny_dit(), tiny_layout().padded(30)
+    rows = tiny_rows(layout)
+    x = dit.embed(*rows[:2], dit.refine_text(rows[2]), layout)
+    view, modulation = dit.view(layout), unfolded(dit, layout.step_plan(T_VIDEO, T_AUDIO))
+    rank = {}
+
+    def exchange(q, k, v, documents):  # what a sequence-parallel attend does, seen from one rank at a time
+        rank.setdefault("qkv", []).append((q, k, v))
+        return torch.zeros_like(q)
+
+    size = layout.total_rows // shares
+    bounds = [i * size for i in range(shares)] + [layout.total_rows]
+    cuts = list(itertools.pairwise(bounds))
+    for start, stop in cuts:
+        dit.blocks[0](x[start:stop], view.cut(start, stop), modulation.cut(start, stop).block(0), exchange)
+    seen = []
+    dit.blocks[0](
+        x, view, modulation.block(0), lambda q, k, v, documents: seen.append((q, k, v)) or torch.zeros_like(q)
+    )
+    for part in range(3):
+        torch.testing.assert_close(torch.cat([qkv[part] for qkv in rank["qkv"]]), seen[0][part], rtol=1e-5, atol=1e-6)
+    out = dit.run_blocks(x, view, modulation)
+    projected = torch.cat([dit.project_rows(out[a:b], modulation.cut(a, b)) for a, b in cuts])
+    for got, want in zip(dit.split_projected(projected, layout), dit.project(out, layout, modulation), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_a_dropped_adaln_runs_from_the_table_alone():
+    dit, layout = tiny_dit(), tiny_layout()
+    rows = tiny_rows(layout)
+    schedule = build_dual(5)
+    plans = [layout.step_plan(*t) for t in zip(schedule.t_video, schedule.t_audio, strict=True)]
+    table = build_table(dit, plans)
+    expected = dit(*rows, layout, plans[2])
+    dit.drop_adaln()
+    assert not any("adaln" in name or "norm_out.linear" in name for name, _ in dit.named_parameters())
+    for got, want in zip(dit(*rows, layout, table.step(2)), expected, strict=True):
+        assert torch.equal(got, want)
+    with pytest.raises(AssertionError, match="dropped"):
+        unfolded(dit, plans[0])
+
+
+def test_streams_cover_every_row_once():
+    layout = concat_layouts([tiny_layout(), tiny_layout(3, keyframe=False)])
+    rows = torch.cat((layout.text_indices, layout.video_indices, layout.audio_indices))
+    assert torch.equal(rows.sort().values, torch.arange(layout.num_rows))
+    assert [s.source for s in layout.of_stream(Stream.VIDEO)] == [0, 6, 48]

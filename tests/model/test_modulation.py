@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from talkies.model.modulation import build_table, timestep_embedding, unfolded
+from talkies.model.packing import concat_layouts
+from talkies.sampling.schedule import build_dual
+from tests.model.tiny import CONFIG, tiny_dit, tiny_layout
+
+
+def _plans(layout, num_sigmas):
+    schedule = build_dual(num_sigmas)
+    return [layout.step_plan(*t) for t in zip(schedule.t_video, schedule.t_audio, strict=True)]
+
+
+def _assert_same(a, b):
+    assert torch.equal(a.params, b.params)
+    assert torch.equal(a.output, b.output)
+    assert (a.runs, a.output_runs) == (b.runs, b.output_runs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("num_sigmas", [2, 5, 20])
+def test_the_table_equals_the_unfolded_path_bit_for_bit(dtype, num_sigmas):
+    dit, plans = tiny_dit(dtype=dtype), _plans(tiny_layout(), num_sigmas)
+    table = build_table(dit, plans)
+    for i, plan in enumerate(plans):
+        _assert_same(table.step(i), unfolded(dit, plan))
+    assert table.step(0).params.dtype == dtype
+
+
+def test_only_occurring_pairs_are_in_the_table():
+    layout = tiny_layout(keyframe=False)
+    table = build_table(tiny_dit(), _plans(layout, 5))
+    # (t_v, video) and (t_v, text) four times, (t_a, audio) four times.
+    assert len(table.pairs) == 12
+    assert table.params.shape == (12, CONFIG.num_layers, 6, CONFIG.hidden_size)
+
+
+def test_an_entry_does_not_depend_on_the_rest_of_the_schedule_or_batch():
+    dit = tiny_dit(dtype=torch.bfloat16)
+    layouts = [tiny_layout(), tiny_layout(5, keyframe=False)]
+    tables = [build_table(dit, _plans(layout, n)) for layout, n in zip(layouts, (5, 9), strict=True)]
+    together = concat_layouts(layouts).step_plan(torch.tensor([0.0, 0.0]), torch.tensor([0.0, 0.0]))
+    assert tables[0].covers([together])
+    _assert_same(tables[0].at(together), unfolded(dit, together))
+    pair = (0.0, 1)
+    rows = [table.params[table.pairs.index(pair)] for table in tables]
+    assert torch.equal(*rows)
+
+
+def test_a_table_serves_another_layout_of_the_same_schedule():
+    dit = tiny_dit()
+    table = build_table(dit, _plans(tiny_layout(11), 5))
+    plans = _plans(tiny_layout(21), 5)
+    assert table.covers(plans)
+    _assert_same(table.rebind(plans).step(3), unfolded(dit, plans[3]))
+    assert not table.covers(_plans(tiny_layout(11), 6))
+
+
+def test_rows_of_a_step_name_their_pair():
+    layout = tiny_layout().padded()
+    plan = layout.step_plan(torch.tensor(0.25), torch.tensor(0.5))
+    distinct, index = layout.row_timesteps(torch.tensor(0.25), torch.tensor(0.5))
+    assert plan.timesteps == tuple(distinct.tolist())
+    assert torch.equal(plan.output_rows.index(torch.device("cpu")).long(), index)
+    entries = plan.rows.index(torch.device("cpu")).tolist()
+    for row, entry in enumerate(entries):
+        assert plan.pairs[entry] == (distinct[index[row]].item(), max(0, int(layout.tags[row])))
+
+
+@pytest.mark.parametrize("freq_dim", [8, 256])
+def test_timestep_embedding_is_cosines_then_sines_of_the_unscaled_time(freq_dim):
+    got = timestep_embedding(torch.tensor([0.0, 0.3, 1.0]), freq_dim)
+    half = freq_dim // 2
+    for row, t in enumerate((0.0, 0.3, 1.0)):
+        angles = [t * math.exp(-math.log(10_000) * i / half) for i in range(half)]
+        want = torch.tensor([math.cos(a) for a in angles] + [math.sin(a) for a in angles])
+        torch.testing.assert_close(got[row], want, rtol=1e-5, atol=1e-6)
