@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from talkies.errors import CheckpointError
+from talkies.model.safetensors_files import aligned
 
 # Port folders use the diffusers name for VAEs and the transformers name for the text encoder.
 WEIGHT_STEMS = ("diffusion_pytorch_model", "model")
@@ -50,7 +51,7 @@ class WeightFolder:
 
     def read(self, key: str) -> Tensor:
         """The stored tensor, on the CPU, in its stored dtype."""
-        return self._open(self._file_of_key[key]).get_tensor(key)
+        return aligned(self._open(self._file_of_key[key]).get_tensor(key))
 
     def shape(self, key: str) -> tuple[int, ...]:
         """The stored shape, without reading the data."""

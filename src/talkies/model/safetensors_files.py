@@ -30,6 +30,7 @@ DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
+ALIGNMENT_BYTES = 64  # what torch gives its own allocations
 MAX_HEADER_BYTES = 100_000_000
 
 
@@ -64,9 +65,18 @@ class TensorFiles:
         try:
             if file not in self._open:
                 self._open[file] = safe_open(file, framework="pt", device="cpu")
-            return self._open[file].get_tensor(key)
+            return aligned(self._open[file].get_tensor(key))
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{file}: {key!r} cannot be read: {error}", param=key) from None
+
+
+def aligned(tensor: Tensor) -> Tensor:
+    """``tensor`` at an address that is a multiple of 64, copied if need be.
+
+    A mapped file puts tensors anywhere, and CPU matrix products round differently at odd addresses: without this
+    the same weights in another file would give other last bits.
+    """
+    return tensor.clone() if tensor.data_ptr() % ALIGNMENT_BYTES else tensor
 
 
 def weight_files(path: Path) -> list[Path]:
