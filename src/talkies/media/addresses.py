@@ -55,7 +55,7 @@ def refusal(address: str, allow: AllowList) -> str | None:
     for name in ("loopback", "link_local", "multicast", "unspecified"):
         if getattr(parsed, f"is_{name}"):
             return f"a {name.replace('_', '-')} address" if name != "unspecified" else "an unspecified address"
-    if parsed.is_private:
+    if parsed.is_private or (parsed.version == 6 and parsed.is_site_local):
         return "a private address"
     if parsed.is_reserved or not parsed.is_global:
         return "an address outside the public internet"

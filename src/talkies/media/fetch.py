@@ -110,10 +110,10 @@ def _from_file(uri: str, policy: FetchPolicy, max_bytes: int, name: str) -> byte
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except (OSError, RuntimeError, ValueError):
         raise refused from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise refused
     with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise refused
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise _too_large(name, max_bytes)
@@ -170,12 +170,19 @@ class _Download:
                 _ascii(target),
                 headers={"Accept-Encoding": "identity", "User-Agent": "talkies", "Connection": "close"},
             )
-            return self._answer(connection.getresponse(), url)
+            answer = self._answer(connection.getresponse(), url)
+            if connection.was_cut:  # http.client takes our own cut for the end of headers or body
+                raise self._timeout(_shown(url))
+            return answer
         except (OSError, http.client.HTTPException, ValueError) as exc:
             if connection.was_cut or time.monotonic() >= self._deadline:
                 raise self._timeout(_shown(url)) from None
-            reason = getattr(exc, "strerror", None) or str(exc) or type(exc).__name__
+            reason = getattr(exc, "strerror", None) or " ".join(str(exc).split())[:200] or type(exc).__name__
             raise MediaError(f"{self._name}: failed to download {_shown(url)}: {reason}", param=self._name) from exc
+        except MediaError:
+            if connection.was_cut:
+                raise self._timeout(_shown(url)) from None
+            raise
         finally:
             clock.cancel()
             connection.close()
