@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fractions import Fraction
 from pathlib import Path
 
 import av
 from av.container import InputContainer
+from av.stream import Disposition
 
 from talkies.errors import MediaError
 
 # No playlists (hls, dash, concat), no image sequences, no devices: those name other files.
 FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,flv,asf,wav,w64,mp3,flac,ogg,aac,aiff,caf"
 MAX_DECODE_PIXELS = 5760 * 5760
+# Containers that state a length; the others' is an estimate from the bit rate.
+_EXACT_LENGTH = ("mov", "matroska", "avi", "flv")
 
 
 @contextmanager
@@ -59,6 +64,25 @@ def open_media(source: str | os.PathLike[str] | bytes, name: str | None = None) 
         raise MediaError(f"{name} is damaged: {reason_of(exc)}", hint="export the file again", param=name) from exc
     finally:
         container.close()
+
+
+def picture_stream(container: InputContainer) -> av.VideoStream | None:
+    """The first stream of moving pictures: the cover of a song is not one."""
+    return next((s for s in container.streams.video if not s.disposition & Disposition.attached_pic), None)
+
+
+def promised_s(container: InputContainer, stream: av.VideoStream | av.AudioStream) -> Fraction | None:
+    """The stream's length in seconds as its container states it, ``None`` where that is only a guess."""
+    if not container.format.name.startswith(_EXACT_LENGTH):
+        return None
+    if stream.duration is not None and stream.time_base is not None:
+        return stream.duration * stream.time_base
+    tag = re.fullmatch(r"(\d+):(\d\d):(\d\d(?:\.\d+)?)", stream.metadata.get("DURATION", ""))
+    if tag:  # Matroska's
+        return int(tag[1]) * 3600 + int(tag[2]) * 60 + Fraction(tag[3])
+    if len(container.streams) == 1 and container.duration:
+        return Fraction(container.duration, 1_000_000)
+    return None
 
 
 def reason_of(exc: BaseException) -> str:

@@ -29,7 +29,7 @@ from av.video.reformatter import Interpolation
 from talkies.errors import MediaError
 from talkies.media import sync
 from talkies.media.audio import decode_native, frame_time
-from talkies.media.container import MAX_DECODE_PIXELS, open_media
+from talkies.media.container import MAX_DECODE_PIXELS, open_media, picture_stream, promised_s
 from talkies.media.probe import MediaInfo, probe_container
 from talkies.media.video import TRUNCATION_SLACK_S
 
@@ -91,18 +91,14 @@ def inspect(source: str | os.PathLike[str] | bytes, *, name: str | None = None) 
         if info.video is None and info.audio is None:
             raise MediaError(f"{label} has neither picture nor sound", param=label)
         if info.video is not None:
-            video_s = _watch(container, label, info, track, luma, still)
+            video_s = _watch(container, label, track, luma, still)
     wave: np.ndarray | None = None
     rate = 0
     if info.audio is not None:
         with open_media(source, name) as (container, label):
             wave, rate = decode_native(container, label, max_seconds=MAX_SECONDS, origin_s=Fraction(0))
-        audio_s = wave.shape[1] / rate
-        if audio_s + TRUNCATION_SLACK_S < min(info.audio.duration_s, MAX_SECONDS):
-            raise MediaError(
-                f"{label} is truncated: {audio_s:.2f} of {info.audio.duration_s:.2f} s of sound can be read",
-                param=label,
-            )
+            audio_s = wave.shape[1] / rate
+            _check_whole(label, audio_s, promised_s(container, container.streams.audio[0]), "sound")
     rms_dbfs = _rms_dbfs(wave)
     if info.video is None:
         flags.append("no_video")
@@ -128,13 +124,13 @@ def inspect(source: str | os.PathLike[str] | bytes, *, name: str | None = None) 
 def _watch(
     container: av.container.InputContainer,
     label: str,
-    info: MediaInfo,
     track: sync.MotionTrack,
     luma: list[float],
     still: list[bool],
 ) -> float:
     """Fills the measurements frame by frame; returns the picture's duration in seconds."""
-    stream = container.streams.video[0]
+    stream = picture_stream(container)
+    assert stream is not None
     if stream.codec_context is None:
         raise MediaError(f"{label} uses a video codec that cannot be read", param=label)
     stream.codec_context.options = {"max_pixels": str(MAX_DECODE_PIXELS)}
@@ -160,13 +156,15 @@ def _watch(
         raise MediaError(f"cannot read frames of {label}", hint="export the file again", param=label)
     step = float(last.duration * last.time_base) if last.duration and last.time_base else 1 / EXPECTED_FPS
     duration = track.times_s[-1] - track.times_s[0] + step
-    assert info.video is not None
-    if duration + TRUNCATION_SLACK_S < min(info.video.duration_s, MAX_SECONDS):
-        raise MediaError(
-            f"{label} is truncated: {duration:.2f} of {info.video.duration_s:.2f} s of picture can be read",
-            param=label,
-        )
+    _check_whole(label, duration, promised_s(container, stream), "picture")
     return duration
+
+
+def _check_whole(label: str, read_s: float, promised: Fraction | None, what: str) -> None:
+    if promised is not None and read_s + TRUNCATION_SLACK_S < min(float(promised), MAX_SECONDS):
+        raise MediaError(
+            f"{label} is truncated: {read_s:.2f} of {float(promised):.2f} s of {what} can be read", param=label
+        )
 
 
 def _picture_flags(info: MediaInfo, times_s: list[float], luma: list[float], still: list[bool]) -> list[str]:

@@ -6,9 +6,10 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+import av
 from av.container import InputContainer
 
-from talkies.media.container import open_media
+from talkies.media.container import open_media, picture_stream, promised_s
 from talkies.media.encode import METADATA_KEY, unpack_metadata
 
 
@@ -50,8 +51,8 @@ def probe(source: str | os.PathLike[str] | bytes, *, name: str | None = None) ->
 def probe_container(container: InputContainer) -> MediaInfo:
     total_s = float((container.duration or 0) / 1_000_000)
     video = audio = None
-    if container.streams.video:
-        stream = container.streams.video[0]
+    stream = picture_stream(container)
+    if stream is not None:
         context = stream.codec_context
         rate = stream.average_rate or stream.guessed_rate
         video = VideoInfo(
@@ -60,7 +61,7 @@ def probe_container(container: InputContainer) -> MediaInfo:
             height=context.height if context else 0,
             fps=round(float(rate), 3) if rate else 0.0,
             frames=stream.frames,
-            duration_s=float(stream.duration * stream.time_base) if stream.duration and stream.time_base else total_s,
+            duration_s=_length_s(container, stream, total_s),
         )
     if container.streams.audio:
         sound = container.streams.audio[0]
@@ -68,7 +69,14 @@ def probe_container(container: InputContainer) -> MediaInfo:
             codec=sound.codec_context.name if sound.codec_context else "unknown",
             sample_rate_hz=sound.codec_context.sample_rate if sound.codec_context else 0,
             channels=len(sound.codec_context.layout.channels) if sound.codec_context else 0,
-            duration_s=float(sound.duration * sound.time_base) if sound.duration and sound.time_base else total_s,
+            duration_s=_length_s(container, sound, total_s),
         )
     request = unpack_metadata(container.metadata.get(METADATA_KEY))
     return MediaInfo(format=container.format.name, duration_s=total_s, video=video, audio=audio, request=request)
+
+
+def _length_s(container: InputContainer, stream: av.VideoStream | av.AudioStream, total_s: float) -> float:
+    length = promised_s(container, stream)
+    if length is None and stream.duration is not None and stream.time_base is not None:
+        length = stream.duration * stream.time_base
+    return total_s if length is None else float(length)

@@ -20,7 +20,7 @@ from av.sidedata.sidedata import Type as SideDataType
 
 from talkies.errors import MediaError, TooLarge
 from talkies.media import audio
-from talkies.media.container import MAX_DECODE_PIXELS, open_media
+from talkies.media.container import MAX_DECODE_PIXELS, open_media, picture_stream, promised_s
 from talkies.media.resize import lanczos
 
 MAX_CLIP_BYTES = 4 << 30
@@ -62,9 +62,10 @@ def read_video(
     notes: list[str] = []
     num_slots = max(1, round(max_seconds * fps))
     with open_media(source, name) as (container, label):
-        if not container.streams.video:
+        stream = picture_stream(container)
+        if stream is None:
             raise MediaError(f"{label} has no video stream", param=label)
-        reader = _Reader(container, label, start_time_s, size_of, notes)
+        reader = _Reader(container, stream, label, start_time_s, size_of, notes)
         frames = _fill_slots(reader, fps=fps, num_slots=num_slots)
     sound = None
     if with_audio:
@@ -114,14 +115,20 @@ class _Reader:
     """Decodes one video stream into (end, pixels), times counted from the start that the caller asked for."""
 
     def __init__(
-        self, container: InputContainer, label: str, start_time_s: float, size_of: SizeOf | None, notes: list[str]
+        self,
+        container: InputContainer,
+        stream: av.VideoStream,
+        label: str,
+        start_time_s: float,
+        size_of: SizeOf | None,
+        notes: list[str],
     ) -> None:
         self.label = label
         self.start_time_s = Fraction(start_time_s).limit_denominator(1_000_000)
         self.origin_s: Fraction | None = None
         self.num_decoded = 0
         self._container, self._size_of, self._notes = container, size_of, notes
-        self._stream = container.streams.video[0]
+        self._stream = stream
         context = self._stream.codec_context
         if context is None:
             raise MediaError(f"{label} uses a video codec that cannot be read", param=label)
@@ -150,10 +157,9 @@ class _Reader:
 
     def check_complete(self) -> None:
         """``MediaError`` if the file stops well before what its header promises."""
-        stream = self._stream
-        if stream.duration is None or stream.time_base is None or not self.num_decoded:
+        promised = promised_s(self._container, self._stream)
+        if promised is None or not self.num_decoded:
             return
-        promised = stream.duration * stream.time_base
         if self._end_s + Fraction(TRUNCATION_SLACK_S) < promised:
             raise MediaError(
                 f"{self.label} is truncated: {float(self._end_s):.2f} of {float(promised):.2f} s can be read",
@@ -179,7 +185,8 @@ class _Reader:
         time -= self.origin_s
         tick = self._stream.time_base or Fraction(1, 1_000_000)
         on_grid = round(time * rate) / rate
-        return on_grid if abs(on_grid - time) <= tick and tick * 4 < 1 / rate else time
+        fits = abs(on_grid - time) <= tick and tick * 4 < 1 / rate and (previous is None or on_grid > previous)
+        return on_grid if fits else time
 
     def _last_duration(self, frame: av.VideoFrame, rate: Fraction) -> Fraction:
         nominal = 1 / rate
