@@ -1,0 +1,187 @@
+"""The command line as a user meets it: one clear line for an error, the right exit code, nothing half-written."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from talkies.cli import app
+from talkies.media.inspect import inspect
+
+PROMPT = "a red ball bounces"
+
+
+def talkies(*args, cwd, limit_bytes=None, **kwargs):
+    def limit():
+        if limit_bytes is not None:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
+
+    return subprocess.run(
+        [sys.executable, "-m", "talkies", *map(str, args)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        preexec_fn=limit,
+        check=False,
+        **kwargs,
+    )
+
+
+@pytest.fixture(scope="module")
+def clip(tiny_folder, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli")
+    options = ("--model", tiny_folder, "--frames", 22, "--steps", 3, "--seed", 5, "--json")
+    done = talkies("generate", PROMPT, "-o", "clip.mp4", *options, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder / "clip.mp4", json.loads(done.stdout.splitlines()[-1])
+
+
+def test_json_is_one_object_with_the_documented_keys(clip):
+    path, facts = clip
+    assert facts.keys() >= {"path", "frames", "seconds", "seed", "task", "num_forwards", "skipped_fraction", "stages_s"}
+    assert (facts["frames"], facts["seed"], facts["task"], facts["num_forwards"]) == (22, 5, "t2va", 2)
+    assert path.is_file()
+
+
+def test_the_file_holds_what_was_asked(clip):
+    path, _ = clip
+    report = inspect(path).to_dict()
+    assert report["video"]["codec"] == "h264"
+    assert (report["video"]["fps"], report["video"]["frames"]) == (24, 22)
+    assert report["audio"]["codec"] == "aac"
+    assert (report["audio"]["sample_rate_hz"], report["audio"]["channels"]) == (32_000, 2)
+    request = report["request"]["request"]
+    assert (request["prompt"], request["seed"], request["num_sigmas"]) == (PROMPT, 5, 3)
+    assert report["request"]["model"]["hash"]
+
+
+def test_from_repeats_the_clip_byte_for_byte(clip, tiny_folder):
+    path, _ = clip
+    done = talkies("generate", "--from", path, "-o", "again.mp4", "--model", tiny_folder, cwd=path.parent)
+    assert done.returncode == 0, done.stderr
+    assert (path.parent / "again.mp4").read_bytes() == path.read_bytes()
+
+
+def test_inspect_json(clip):
+    path, _ = clip
+    done = talkies("inspect", path, "--json", cwd=path.parent)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout).keys() == {"video", "audio", "sync_offset_ms", "flags", "request"}
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ([""], "prompt"),
+        (["  "], "prompt"),
+        ([], "prompt"),
+        ([PROMPT, "--size", "63x64"], "multiple of"),
+        ([PROMPT, "--size", "big"], "WIDTHxHEIGHT"),
+        ([PROMPT, "--seconds", "99"], "outside"),
+        ([PROMPT, "--seed", str(2**63)], "seed"),
+        ([PROMPT, "--steps", "1"], "num_inference_steps"),
+        ([PROMPT, "--steps", "9", "--forwards", "9"], "forwards"),
+        ([PROMPT, "--aspect", "wide"], "aspect_ratio"),
+        ([PROMPT, "--sigmas", "1,zero"], "sigmas"),
+        ([PROMPT, "--task", "t3va"], "task"),
+        ([PROMPT, "--device", "cuda:99"], "device"),
+        ([PROMPT, "--attention", "magic"], "attention"),
+        ([PROMPT, "--first-frame", "absent.png"], "absent.png"),
+        ([PROMPT, "--first-frame", "text.png"], "text.png"),
+        ([PROMPT, "--from", "text.png"], "text.png"),
+        ([PROMPT, "-o", "clip.avi"], ".mp4"),
+        ([PROMPT, "--no-such-flag"], "no-such-flag"),
+    ],
+)
+def test_user_errors_are_one_line_and_exit_2(args, words, tiny_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.png").write_text("not a picture")
+    done = CliRunner().invoke(app, ["generate", *args, "--model", str(tiny_folder)])
+    assert done.exit_code == 2, done.stderr
+    assert words in done.stderr
+    if "no-such-flag" not in words:
+        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["text.png"]
+
+
+def test_broken_weights_are_named(tiny_folder, tmp_path):
+    import shutil
+
+    shutil.copytree(tiny_folder, tmp_path / "model")
+    weights = tmp_path / "model" / "transformer" / "diffusion_pytorch_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    done = talkies("generate", PROMPT, "--model", "model", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "diffusion_pytorch_model.safetensors" in done.stderr
+    weights.unlink()
+    done = talkies("generate", PROMPT, "--model", "model", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "transformer" in done.stderr
+    done = talkies("generate", PROMPT, "--model", "no/such/model", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "no/such/model" in done.stderr
+    assert not (tmp_path / "clip.mp4").exists()
+
+
+def test_a_file_size_limit_is_exit_1_and_leaves_nothing(tiny_folder, tmp_path):
+    options = ("--model", tiny_folder, "--frames", 22, "--steps", 2)
+    done = talkies("generate", PROMPT, *options, cwd=tmp_path, limit_bytes=4096)
+    assert done.returncode == 1, done.stderr
+    assert "cannot write" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unwritable_place_is_refused_before_any_work(tiny_folder, tmp_path):
+    done = talkies("generate", PROMPT, "--model", tiny_folder, "-o", "no/such/clip.mp4", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "mkdir" in done.stderr
+
+
+def test_ctrl_c_leaves_no_broken_file(tiny_folder, tmp_path):
+    command = [sys.executable, "-m", "talkies", "generate", PROMPT, "--model", str(tiny_folder), "--steps", "200"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    time.sleep(6)  # inside imports, loading or denoising: all of them must end the same way
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert "Traceback" not in stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_several_outputs_have_names_and_seeds(tiny_folder, tmp_path):
+    options = ("--model", tiny_folder, "--frames", 22, "--steps", 2, "-n", 2, "--seed", 9, "--json")
+    done = talkies("generate", PROMPT, *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    outputs = json.loads(done.stdout)["outputs"]
+    assert [(o["path"], o["seed"]) for o in outputs] == [("clip-0.mp4", 9), ("clip-1.mp4", 10)]
+
+
+def test_no_audio_writes_no_audio_stream(tiny_folder, tmp_path):
+    options = ("--model", tiny_folder, "--frames", 22, "--steps", 2, "--no-audio")
+    assert talkies("generate", PROMPT, *options, cwd=tmp_path).returncode == 0
+    assert inspect(tmp_path / "clip.mp4").to_dict()["audio"] is None
+
+
+def test_doctor_reports_and_exits_0(tmp_path):
+    done = talkies("doctor", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    report = json.loads(done.stdout)
+    assert report["codecs"]["libx264"]
+    assert report["libraries"]["torch"]
+    assert report["problems"] == []
+
+
+def test_version_is_quick(tmp_path):
+    start = time.monotonic()
+    done = talkies("--version", cwd=tmp_path, env=os.environ | {"PYTHONDONTWRITEBYTECODE": ""})
+    assert done.stdout.startswith("talkies ")
+    assert time.monotonic() - start < 60  # hangs only; speed is bench's affair
