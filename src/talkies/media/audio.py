@@ -25,6 +25,8 @@ RESAMPLE_FILTER = "filter_size=256:cutoff=0.96:phase_shift=12"
 JITTER_S = 0.02
 # An AAC or MP3 tail of silence ends within this many samples of the true end.
 MAX_CODEC_PADDING = 4096
+# What a header may claim; a silent gap at 4 GHz would fill the memory.
+MIN_RATE_HZ, MAX_RATE_HZ = 1_000, 384_000
 
 _LEFT = {"FL": 1.0, "FC": math.sqrt(0.5), "BL": math.sqrt(0.5), "SL": math.sqrt(0.5), "FLC": 1.0, "BC": 0.5}
 _RIGHT = {"FR": 1.0, "FC": math.sqrt(0.5), "BR": math.sqrt(0.5), "SR": math.sqrt(0.5), "FRC": 1.0, "BC": 0.5}
@@ -76,6 +78,10 @@ def decode_native(
             continue
         if not blocks and not rate:
             rate, channels = frame.sample_rate, len(frame.layout.channels)
+            if not MIN_RATE_HZ <= rate <= MAX_RATE_HZ:
+                raise MediaError(
+                    f"{label} has a sample rate of {rate} Hz; {MIN_RATE_HZ} to {MAX_RATE_HZ} can be read", param=label
+                )
             begin = (frame_time(frame) or Fraction(0)) if origin_s is None else origin_s
             limit = math.floor(Fraction(max_seconds).limit_denominator(1_000_000) * rate)
         if frame.sample_rate != rate or len(frame.layout.channels) != channels:

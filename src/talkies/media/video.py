@@ -93,10 +93,15 @@ def _fill_slots(reader: _Reader, *, fps: int, num_slots: int) -> np.ndarray:
         last = min(num_slots, math.floor(end_s * fps + _HALF))
         if last > len(slots):
             pixels = picture()
-            used += pixels.nbytes
+            repeats = last - len(slots)
+            used += pixels.nbytes * repeats
             if used > MAX_CLIP_BYTES:
-                raise TooLarge(f"{reader.label} needs over 4 GiB when decoded", hint="use a smaller or shorter video")
-            slots += [pixels] * (last - len(slots))
+                raise TooLarge(
+                    f"{reader.label} needs over {MAX_CLIP_BYTES >> 30} GiB when decoded",
+                    hint="use a smaller or shorter video",
+                    param=reader.label,
+                )
+            slots += [pixels] * repeats
         if len(slots) >= num_slots:
             break
     else:

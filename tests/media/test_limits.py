@@ -1,0 +1,109 @@
+import numpy as np
+import pytest
+from PIL import Image
+
+from talkies.errors import MediaError, TooLarge
+from talkies.media.limits import MIB, MediaLimits, check_audio, check_image, check_totals, check_video
+from tests.media import corpus
+
+RELEASED = MediaLimits()
+LOOSE = MediaLimits.loose()
+
+
+def picture(width: int, height: int, kind: str = "PNG") -> bytes:
+    return corpus.saved(Image.new("RGB", (width, height), corpus.RED), kind)
+
+
+def film(seconds: float, *, fps: int = 24, size: tuple[int, int] = (320, 256), **more) -> bytes:
+    return corpus.video([0] * round(seconds * fps), fps=fps, size=size, options={"preset": "ultrafast"}, **more)
+
+
+def voice(seconds: float, rate: int = 8_000) -> bytes:
+    return corpus.wav(np.zeros((1, round(seconds * rate))), rate)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (picture(255, 300), r"dimensions must be in \[256, 5760\] pixels, got 255x300"),
+        (picture(5761, 3000, "JPEG"), r"dimensions must be in \[256, 5760\] pixels, got 5761x3000"),
+        (picture(300, 800), r"width / height must be in \[0\.4, 2\.5\], got 0\.375"),
+        (bytes(31 * MIB), r"exceeds the 30 MiB size limit \(31\.0 MiB\)"),
+        (picture(300, 300, "GIF"), "got GIF"),
+    ],
+    ids=["small", "large", "strip", "bytes", "gif"],
+)
+def test_a_reference_image_outside_the_limits_names_value_and_limit(data, message):
+    with pytest.raises((MediaError, TooLarge), match=message) as caught:
+        check_image(data, RELEASED, name="reference image 2")
+    assert "reference image 2" in caught.value.message
+
+
+@pytest.mark.parametrize("size", [(256, 256), (640, 256), (256, 640), (5760, 2304)])
+def test_a_reference_image_at_the_limit_passes(size):
+    check_image(picture(*size), RELEASED, name="image")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: film(1.9), r"duration must be in \[2, 15\] seconds, got 1\.92"),
+        (lambda: film(15.1), r"duration must be in \[2, 15\] seconds, got 15\.08"),
+        (lambda: film(2, fps=12), r"FPS must be in \[23\.976, 60\], got 12"),
+        (lambda: film(2, fps=90), r"FPS must be in \[23\.976, 60\], got 90"),
+        (lambda: film(2, size=(240, 320)), "dimensions must be in"),
+        (lambda: film(2, container="matroska"), "must be MP4 or MOV, got matroska"),
+        (lambda: film(2, codec="mpeg4"), r"must use H\.264 or H\.265 video, got mpeg4"),
+        (
+            lambda: film(2, sound={"codec": "libopus", "rate": 48_000}),
+            "must use AAC or MP3 audio, got opus",
+        ),
+        (lambda: voice(3), "has no video stream"),
+    ],
+    ids=["short", "long", "slow", "fast", "small", "container", "codec", "soundtrack", "sound"],
+)
+def test_a_reference_video_outside_the_limits_names_value_and_limit(make, message):
+    with pytest.raises(MediaError, match=message):
+        check_video(make(), RELEASED, name="reference video 1")
+
+
+def test_rounding_of_containers_is_forgiven():
+    film_s = film(15, fps=25, sound={"seconds": 15.005})
+    assert check_video(film_s, RELEASED, name="video").video.frames == 375
+    check_audio(voice(15.005), RELEASED, name="audio")
+    check_audio(voice(1.995), RELEASED, name="audio")
+    with pytest.raises(MediaError, match=r"got 15\.02"):
+        check_audio(voice(15.02), RELEASED, name="audio")
+
+
+def test_a_start_time_must_leave_enough():
+    data = film(4)
+    check_video(data, RELEASED, name="video", start_time_s=2.0)
+    check_video(film(17), RELEASED, name="video", start_time_s=1.0)  # what is over 15 s is cut
+    for start, message in ((2.5, r"leaves 1\.50 s"), (4.0, "outside the source duration"), (-1.0, "outside")):
+        with pytest.raises(MediaError, match=message) as caught:
+            check_video(data, RELEASED, name="video", start_time_s=start)
+        assert caught.value.param == "start_time_seconds"
+
+
+def test_a_reference_sound_must_be_wav_or_mp3():
+    check_audio(corpus.compressed("mp3", codec="libmp3lame", rate=44_100, seconds=3), RELEASED, name="audio")
+    with pytest.raises(MediaError, match="must be WAV or MP3, got flac"):
+        check_audio(corpus.compressed("flac", codec="flac", form="s16", seconds=3), RELEASED, name="audio")
+    with pytest.raises(TooLarge, match="15 MiB"):
+        check_audio(bytes(16 * MIB), RELEASED, name="audio")
+
+
+def test_videos_and_sounds_have_budgets_of_their_own():
+    check_totals([10.0], [10.0], RELEASED)  # a soundtrack does not count against the sounds
+    check_totals([5.003, 5.003, 5.003], [], RELEASED)
+    with pytest.raises(MediaError, match=r"reference audios may last at most 15 seconds in total, got 16\.00"):
+        check_totals([15.0], [8.0, 8.0], RELEASED)
+    with pytest.raises(MediaError, match="reference videos may last at most 15 seconds in total"):
+        check_totals([8.0, 8.0], [], RELEASED)
+
+
+def test_loose_limits_take_what_a_tiny_model_makes():
+    check_image(picture(64, 112), LOOSE, name="image")
+    check_video(film(0.5, size=(112, 64), container="matroska"), LOOSE, name="video")
+    check_audio(corpus.compressed("flac", codec="flac", form="s16"), LOOSE, name="audio")
