@@ -1,0 +1,107 @@
+"""The application: one EngineService, one data folder, the routes, the page.
+
+app = create_app(service, ServerConfig(data_dir=Path("data")))
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib import resources
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.routing import APIRoute
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.websockets import WebSocket
+
+from talkies import __version__
+from talkies.engine.service import EngineService
+from talkies.server import errors, routes
+from talkies.server.auth import Keys
+from talkies.server.config import ServerConfig
+from talkies.server.coordinator import Coordinator
+from talkies.server.errors import NotFound
+from talkies.server.middleware import BodyLimit
+from talkies.server.openapi import without_422
+
+# The page uses nothing from outside; the policy makes sure that it stays so.
+PAGE_POLICY = "default-src 'self'; img-src 'self' data: blob:; media-src 'self' blob:; frame-ancestors 'none'"
+PAGE_FILES = {"app.js": "text/javascript", "stream.js": "text/javascript", "style.css": "text/css"}
+
+
+def create_app(service: EngineService, config: ServerConfig) -> FastAPI:
+    """Raises ``ConfigError`` when another server owns the data folder. The engine starts with the lifespan."""
+    coordinator = Coordinator(service, config)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        coordinator.live.bind(asyncio.get_running_loop())
+        await asyncio.to_thread(coordinator.start)
+        try:
+            yield
+        finally:
+            app.state.closing.set()
+            await asyncio.to_thread(coordinator.close)
+
+    app = FastAPI(
+        title="talkies",
+        version=__version__,
+        lifespan=lifespan,
+        docs_url=None,  # its page loads scripts from elsewhere
+        redoc_url=None,
+        generate_unique_id_function=_operation_id,
+    )
+    app.state.coordinator = coordinator
+    app.state.keys = Keys(config.api_keys)
+    app.state.closing = asyncio.Event()
+    app.state.created_at = int(time.time())
+    errors.install(app)
+
+    @app.exception_handler(ClientDisconnect)
+    async def _left(_: Request, __: Exception) -> Response:
+        return errors.error_response(499, "the client left during the upload", param="body")
+
+    app.include_router(routes.absent)  # before /v1/videos/{video_id}, which would take their names for ids
+    app.include_router(routes.router)
+    app.add_api_websocket_route("/v1/realtime/video", _no_websocket)
+    if config.serve_page:
+        _add_page(app)
+    app.add_middleware(BodyLimit, max_bytes=config.max_body_bytes)
+    generate = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        return without_422(generate())
+
+    app.openapi = openapi  # type: ignore[method-assign]
+    return app
+
+
+def _operation_id(route: APIRoute) -> str:
+    return route.name
+
+
+async def _no_websocket(socket: WebSocket) -> None:
+    """An error message in the protocol's own form, so that a client shows why it ends."""
+    await socket.accept()
+    message = "realtime video is not available: use GET /v1/videos/{id}/events and /content"
+    await socket.send_json({"type": "error", "message": message, "code": "not_implemented"})
+    await socket.close(code=1011)
+
+
+def _add_page(app: FastAPI) -> None:
+    folder = resources.files("talkies.server") / "web"
+    headers = {"Content-Security-Policy": PAGE_POLICY, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
+
+    @app.get("/", include_in_schema=False)
+    def page() -> Response:
+        return Response((folder / "index.html").read_bytes(), media_type="text/html", headers=headers)
+
+    @app.get("/web/{name}", include_in_schema=False)
+    def asset(name: str) -> Response:
+        if name not in PAGE_FILES:
+            raise NotFound(f"/web/{name[:40]} does not exist", param="path")
+        return Response((folder / name).read_bytes(), media_type=PAGE_FILES[name], headers=headers)

@@ -1,0 +1,30 @@
+"""Who owns a job: the SHA-256 of the key that made it, or one anonymous owner where no key is set."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+from starlette.requests import Request
+
+from talkies.server.errors import Unauthorized
+
+ANONYMOUS = "anonymous"
+
+
+class Keys:
+    """The operator's keys. Comparison takes the same time whichever key is tried."""
+
+    def __init__(self, api_keys: tuple[str, ...]) -> None:
+        self._digests = [hashlib.sha256(key.encode()).hexdigest() for key in api_keys]
+
+    def owner(self, request: Request) -> str:
+        """Raises ``Unauthorized``. Without keys every header is fine: the OpenAI client always sends one."""
+        if not self._digests:
+            return ANONYMOUS
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        digest = hashlib.sha256(token.strip().encode("utf-8", "replace")).hexdigest()
+        matches = [hmac.compare_digest(digest, known) for known in self._digests]
+        if scheme.lower() != "bearer" or not any(matches):
+            raise Unauthorized("missing or wrong API key", hint="send Authorization: Bearer KEY", param="Authorization")
+        return digest

@@ -1,0 +1,95 @@
+"""From a POST to an accepted job: read, check, spool, admit. Shared by the async and the sync form."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import time
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+
+from talkies.errors import InvalidRequest
+from talkies.server import webhook
+from talkies.server.artifacts import Artifacts
+from talkies.server.body import read_body
+from talkies.server.coordinator import Coordinator
+from talkies.server.inputs import Checked, materialize
+from talkies.server.record import JobRecord
+from talkies.server.schema import Draft, to_draft
+from talkies.server.view import planned_facts
+
+MAX_IDEMPOTENCY_KEY_CHARS = 255
+
+
+async def create_job(
+    request: Request, coordinator: Coordinator, owner: str, *, is_sync: bool
+) -> tuple[JobRecord, bool]:
+    """(job, created). Raises the error tree; leaves no file behind when it does."""
+    coordinator.require_ready()  # before megabytes are uploaded to a server that cannot use them
+    key = None if is_sync else _idempotency_key(request)
+    body = await read_body(request, max_part_bytes=coordinator.config.max_body_bytes)
+    try:
+        limits = coordinator.service.info.limits
+        draft = to_draft(body, limits=limits, model_name=coordinator.model_name)
+        if is_sync and draft.webhook_url is not None:
+            raise InvalidRequest("webhook_url has no use here: the answer is the video", param="webhook_url")
+        return await run_in_threadpool(_accept, coordinator, draft, owner, key, is_sync)
+    finally:
+        await request.close()  # the parser's temporary files
+
+
+def _accept(
+    coordinator: Coordinator, draft: Draft, owner: str, key: str | None, is_sync: bool
+) -> tuple[JobRecord, bool]:
+    artifacts, config, limits = coordinator.artifacts, coordinator.config, coordinator.service.info.limits
+    folder = Artifacts.new_folder()
+    created = False
+    try:
+        webhook.check(draft.webhook_url, config)
+        checked = materialize(draft, folder=artifacts.uploads(folder), config=config, limits=limits)
+        record = JobRecord(
+            id=f"{'video_sync-' if is_sync else 'video_gen_'}{secrets.token_hex(16)}",
+            owner=owner,
+            model=coordinator.model_name,
+            request=checked.request.to_dict(),
+            facts=planned_facts(checked.request, checked.geometry, limits),
+            warnings=list(draft.warnings),
+            folder=folder,
+            num_outputs=checked.request.num_outputs,
+            created_at=time.time(),
+            fingerprint=_fingerprint(draft, checked),
+            priority=draft.priority,
+            is_sync=is_sync,
+            return_metrics=draft.return_metrics,
+            idempotency_key=key,
+            webhook_url=draft.webhook_url,
+        )
+        record, created = coordinator.submit(record, checked.request)
+        return record, created
+    finally:
+        if not created:
+            artifacts.drop_inputs(folder)
+
+
+def _idempotency_key(request: Request) -> str | None:
+    key = request.headers.get("idempotency-key")
+    if key is None:
+        return None
+    if not 1 <= len(key) <= MAX_IDEMPOTENCY_KEY_CHARS:
+        raise InvalidRequest(
+            f"Idempotency-Key has {len(key)} characters, outside 1..{MAX_IDEMPOTENCY_KEY_CHARS}",
+            param="Idempotency-Key",
+        )
+    return key
+
+
+def _fingerprint(draft: Draft, checked: Checked) -> str:
+    """Equal for equal requests: files count by content, since their names here are random."""
+    request: dict[str, Any] = checked.request.to_dict()
+    for condition, digest in zip(request["conditions"], checked.digests, strict=True):
+        condition["uri"] = digest
+    plain = {"request": request, "priority": draft.priority, "webhook": draft.webhook_url}
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,152 @@
+"""Errors on the wire. Every answer that is not a job has vLLM's shape:
+
+    {"error": {"message": str, "type": str, "param": str | null, "code": int}}
+
+FastAPI's 422 never leaves: a malformed form is a 400 like any other bad value.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+
+from talkies.errors import InvalidRequest, TalkiesError
+
+log = logging.getLogger(__name__)
+MAX_MESSAGE_CHARS = 600
+
+
+class Json(JSONResponse):
+    """JSON as UTF-8; text that is not text (lone surrogates echoed from a request) falls back to escapes."""
+
+    def render(self, content: Any) -> bytes:
+        try:
+            return super().render(content)
+        except UnicodeEncodeError:
+            return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+
+
+class NotFound(InvalidRequest):
+    http_status = 404
+    code = "not_found"
+
+
+class Gone(InvalidRequest):
+    http_status = 410
+    code = "expired"
+
+
+class Conflict(InvalidRequest):
+    http_status = 409
+    code = "conflict"
+
+
+class Unauthorized(InvalidRequest):
+    http_status = 401
+    code = "unauthorized"
+
+
+class UnsupportedMedia(InvalidRequest):
+    http_status = 415
+    code = "unsupported_media_type"
+
+
+class NotProcessable(InvalidRequest):
+    """The content of a job that failed (422 by the contract; never a validation error)."""
+
+    http_status = 422
+    code = "video_failed"
+
+
+class NotImplementedHere(TalkiesError):
+    http_status = 501
+    code = "not_implemented"
+
+
+class TimedOut(TalkiesError):
+    http_status = 504
+    code = "timed_out"
+
+
+def phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Error"
+
+
+def error_response(
+    status: int,
+    message: str,
+    *,
+    kind: str | None = None,
+    param: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Json:
+    body = {
+        "message": clip(message),
+        "type": kind or phrase(status),
+        "param": None if param is None else clip(param, 200),
+        "code": status,
+    }
+    return Json({"error": body}, status_code=status, headers=dict(headers or {}))
+
+
+def clip(text: str, limit: int = MAX_MESSAGE_CHARS) -> str:
+    """A client's own megabyte is not echoed back to it."""
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def response_of(error: TalkiesError) -> Json:
+    headers: dict[str, str] = {}
+    retry_after_s = getattr(error, "retry_after_s", None)
+    if error.http_status in (429, 503):
+        headers["Retry-After"] = str(max(1, round(retry_after_s or 5)))
+    if error.http_status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    kind = "BadRequestError" if error.http_status == 400 else None
+    return error_response(error.http_status, str(error), kind=kind, param=error.param, headers=headers)
+
+
+def error_object(error: TalkiesError) -> dict[str, Any]:
+    """The ``error`` of a failed job: a string code, and the HTTP status it would have been."""
+    return {"code": error.code, "message": clip(str(error)), "param": error.param, "status": error.http_status}
+
+
+def install(app: FastAPI) -> None:
+    @app.exception_handler(TalkiesError)
+    async def _ours(_: Request, error: TalkiesError) -> Response:
+        if error.http_status >= 500:
+            log.warning("request failed: %s", error)
+        return response_of(error)
+
+    @app.exception_handler(RequestValidationError)
+    async def _validation(_: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0] if error.errors() else {}
+        where = [str(part) for part in first.get("loc", ())][1:]
+        message = f"{'.'.join(where) or 'request'}: {first.get('msg', 'is not valid')}"
+        return error_response(400, message, kind="BadRequestError", param=".".join(where) or "body")
+
+    @app.exception_handler(HTTPException)
+    async def _http(request: Request, error: HTTPException) -> Response:
+        message = str(error.detail) if error.detail else phrase(error.status_code)
+        if error.status_code == 404:
+            message = f"{request.method} {request.url.path} does not exist"
+        elif error.status_code == 405:
+            message = f"{request.method} is not allowed on {request.url.path}"
+        kind = "BadRequestError" if error.status_code == 400 else None
+        param = "body" if error.status_code == 400 else None
+        return error_response(error.status_code, message, kind=kind, param=param, headers=error.headers)
+
+    @app.exception_handler(Exception)
+    async def _bug(request: Request, error: Exception) -> Response:
+        log.error("bug while answering %s %s", request.method, request.url.path, exc_info=error)
+        return error_response(500, "internal error; the server's log has the details")

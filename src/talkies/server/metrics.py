@@ -1,0 +1,89 @@
+"""Prometheus text. vLLM-Omni's names where they exist, ``talkies_`` for the rest; one registry per application."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+# A full-size clip takes minutes: the usual buckets, which end at 10 s, would put everything into the last one.
+SECONDS = (0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 3600)
+STEP_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30)
+STAGES = ("prepare", "encode", "denoise", "decode", "mux")
+
+
+class Metrics:
+    """Counters fed by the coordinator; gauges are read when somebody scrapes."""
+
+    def __init__(self, model_name: str) -> None:
+        self.registry = CollectorRegistry()
+        self._model = model_name
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(name, text, ["model_name", *labels], registry=self.registry)
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+            return Histogram(name, text, ["model_name", *labels], buckets=buckets, registry=self.registry)
+
+        self._jobs = counter("vllm_omni:requests_success", "Jobs that ended", "finished_reason")
+        self._latency = histogram("vllm_omni:e2e_request_latency_s", "From acceptance to the file", SECONDS)
+        self._wait = histogram("talkies_queue_wait_seconds", "From acceptance to the first stage", SECONDS)
+        self._step = histogram("talkies_step_seconds", "Between two finished denoising steps of a job", STEP_SECONDS)
+        self._stage = histogram("talkies_stage_seconds", "Time of one stage of a job", SECONDS, "stage")
+        self._events = counter("talkies_job_events", "accepted, refused, cancelled, resumed, oom", "event")
+        self._errors = counter("talkies_job_errors", "Failed jobs by error code", "code")
+        self._webhooks = counter("talkies_webhooks", "Webhook deliveries", "result")
+        self._rows = histogram("talkies_rows", "Packed rows of a job", (500, 1e3, 2e3, 5e3, 1e4, 2e4, 4e4, 6e4, 1e5))
+
+    def event(self, name: str) -> None:
+        self._events.labels(self._model, name).inc()
+
+    def started(self, waited_s: float) -> None:
+        self._wait.labels(self._model).observe(waited_s)
+
+    def step(self, seconds: float) -> None:
+        self._step.labels(self._model).observe(seconds)
+
+    def webhook(self, result: str) -> None:
+        self._webhooks.labels(self._model, result).inc()
+
+    def ended(self, reason: str, *, latency_s: float | None, facts: dict[str, Any], code: str | None = None) -> None:
+        """``reason`` is vLLM's word: stop for a finished clip, abort for a cancelled or failed one."""
+        self._jobs.labels(self._model, reason).inc()
+        if latency_s is not None:
+            self._latency.labels(self._model).observe(latency_s)
+        for stage, seconds in (facts.get("stages_s") or {}).items():
+            if stage in STAGES:  # the engine may time more; an open set of labels grows without end
+                self._stage.labels(self._model, stage).observe(float(seconds))
+        if isinstance(facts.get("rows"), int | float):
+            self._rows.labels(self._model).observe(float(facts["rows"]))
+        if code is not None:
+            self._errors.labels(self._model, code).inc()
+        if code == "out_of_memory":
+            self.event("oom")
+
+    def gauges(self, read: Callable[[], dict[str, dict[str, float]]]) -> None:
+        """``read`` gives {metric: {label value or "": number}} at every scrape."""
+        self.registry.register(_Gauges(self._model, read))
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+class _Gauges(Collector):
+    def __init__(self, model: str, read: Callable[[], dict[str, dict[str, float]]]) -> None:
+        self._model, self._read = model, read
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())  # nothing is read while registering
+
+    def collect(self) -> Iterator[Metric]:
+        for name, values in self._read().items():
+            labels = ["model_name", "kind"] if set(values) != {""} else ["model_name"]
+            gauge = GaugeMetricFamily(name, name.replace("_", " "), labels=labels)
+            for kind, value in values.items():
+                gauge.add_metric([self._model, kind] if kind else [self._model], value)
+            yield gauge

@@ -1,0 +1,59 @@
+"""What stands around every request: the size of its body is counted, whatever its headers claim."""
+
+from __future__ import annotations
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from talkies.server.errors import error_response
+
+
+class _BodyTooLarge(Exception):
+    pass
+
+
+class BodyLimit:
+    """413 as soon as a body exceeds ``max_bytes``: by Content-Length before a byte is read, else by counting."""
+
+    def __init__(self, app: ASGIApp, *, max_bytes: int) -> None:
+        self._app, self._max_bytes = app, max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        length = dict(scope["headers"]).get(b"content-length", b"")
+        # The server has checked the header's form; a lying one is caught by the count.
+        if length.isdigit() and len(length) < 20 and int(length) > self._max_bytes:
+            await self._refuse(scope, receive, send)
+            return
+        received, answered = 0, False
+
+        async def counted() -> Message:
+            nonlocal received
+            message = await receive()
+            if message["type"] == "http.request":
+                received += len(message.get("body", b""))
+                if received > self._max_bytes:
+                    raise _BodyTooLarge
+            return message
+
+        async def noting(message: Message) -> None:
+            nonlocal answered
+            answered = answered or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self._app(scope, counted, noting)
+        except _BodyTooLarge:
+            if not answered:
+                await self._refuse(scope, receive, send)
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # The rest of the body is not read, so the connection cannot be used again.
+        response = error_response(
+            413,
+            f"the body exceeds the limit of {self._max_bytes / 2**20:g} MiB",
+            param="body",
+            headers={"Connection": "close"},
+        )
+        await response(scope, receive, send)

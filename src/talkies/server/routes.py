@@ -1,0 +1,255 @@
+"""The endpoints of the contract. Each handler checks the key, asks the coordinator, and shapes the answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Query, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import FileResponse, Response, StreamingResponse
+
+from talkies.errors import NotReady
+from talkies.server import events, sync
+from talkies.server.auth import Keys
+from talkies.server.coordinator import Coordinator
+from talkies.server.create import create_job
+from talkies.server.errors import Json, NotFound, NotImplementedHere, NotProcessable
+from talkies.server.openapi import CREATE_BODY, CREATE_LINKS, responses
+from talkies.server.record import JobRecord
+from talkies.server.view import VideoDeleted, VideoJob, VideoList, job_object, poll_after_ms
+
+MAX_PAGE = 100
+DEFAULT_PAGE = 20
+PICTURES = {".webp": "image/webp", ".jpg": "image/jpeg", ".mp4": "video/mp4"}
+
+router = APIRouter()
+
+
+def _coordinator(request: Request) -> Coordinator:
+    return request.app.state.coordinator
+
+
+def _owner(request: Request) -> str:
+    keys: Keys = request.app.state.keys
+    return keys.owner(request)
+
+
+def _find(request: Request, video_id: str) -> JobRecord:
+    """Blocks: for handlers that run in a thread. Raises ``Unauthorized``, ``NotFound``, ``Gone``."""
+    return _coordinator(request).store.get(video_id, _owner(request))
+
+
+def _job_response(request: Request, record: JobRecord, headers: dict[str, str] | None = None) -> Json:
+    job = job_object(record, _coordinator(request).live)
+    extra = {"openai-poll-after-ms": str(poll_after_ms(job)), **(headers or {})}
+    if record.error is not None:
+        # vLLM clients read a failure from the status line; OpenAI's need 200 and the body (contract 5.3).
+        extra["X-Error-Status"] = str(record.error.get("status", 500))
+    return Json(job, headers=extra)
+
+
+@router.post(
+    "/v1/videos",
+    response_model=VideoJob,
+    openapi_extra={"requestBody": CREATE_BODY},
+    responses=responses(400, 401, 409, 413, 415, 429, 503, links=CREATE_LINKS),
+)
+async def create_video(request: Request) -> Response:
+    record, created = await create_job(request, _coordinator(request), _owner(request), is_sync=False)
+    headers = {} if created else {"Idempotent-Replayed": "true"}
+    return await run_in_threadpool(_job_response, request, record, headers)
+
+
+@router.post(
+    "/v1/videos/sync",
+    response_class=FileResponse,
+    openapi_extra={"requestBody": CREATE_BODY},
+    responses={
+        200: {"content": {"video/mp4": {"schema": {"type": "string", "format": "binary"}}}},
+        **responses(400, 401, 413, 415, 422, 429, 500, 503, 504),
+    },
+)
+async def create_video_sync(request: Request) -> Response:
+    return await sync.run(request, _coordinator(request), _owner(request))
+
+
+@router.get("/v1/videos", response_model=VideoList, responses=responses(400, 401))
+def list_videos(
+    request: Request,
+    after: str | None = Query(None, max_length=200),
+    limit: int = Query(DEFAULT_PAGE, ge=0, le=MAX_PAGE),
+    order: str = Query("desc", pattern="^(asc|desc)$"),
+) -> Response:
+    coordinator = _coordinator(request)
+    records, has_more = coordinator.store.page(_owner(request), after=after, limit=limit, order=order)
+    data = [job_object(record, coordinator.live) for record in records]
+    first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
+    return Json({"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": has_more})
+
+
+@router.get("/v1/videos/{video_id}", response_model=VideoJob, responses=responses(401, 404, 410))
+def get_video(request: Request, video_id: str) -> Response:
+    return _job_response(request, _find(request, video_id))
+
+
+@router.delete("/v1/videos/{video_id}", response_model=VideoDeleted, responses=responses(401, 404, 410))
+def delete_video(request: Request, video_id: str) -> Response:
+    record = _find(request, video_id)
+    _coordinator(request).delete(record)
+    return Json({"id": record.id, "object": "video.deleted", "deleted": True})
+
+
+@router.api_route(
+    "/v1/videos/{video_id}/content",
+    methods=["GET", "HEAD"],
+    response_class=FileResponse,
+    responses={
+        200: {"content": {kind: {"schema": {"type": "string", "format": "binary"}} for kind in PICTURES.values()}},
+        **responses(400, 401, 404, 410, 422),
+    },
+)
+def get_content(request: Request, video_id: str, variant: str | None = Query(None, max_length=40)) -> Response:
+    record = _find(request, video_id)
+    if record.status == "failed":
+        why = (record.error or {}).get("message", "unknown")
+        raise NotProcessable(f"Video generation failed. Check job status: {why}", param="video_id")
+    if record.status != "completed":
+        raise NotFound("Generation is still in-progress", hint="poll GET /v1/videos/{id}", param="video_id")
+    path = _coordinator(request).artifacts.find(record, variant)
+    name = f"{record.id}{path.suffix}" if path.stem == "0" or path.suffix != ".mp4" else f"{record.id}-{path.name}"
+    return FileResponse(path, media_type=PICTURES[path.suffix], filename=name)
+
+
+@router.get(
+    "/v1/videos/{video_id}/events",
+    response_class=StreamingResponse,
+    responses={
+        200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}},
+        **responses(401, 404, 410),
+    },
+)
+async def watch_video(request: Request, video_id: str) -> Response:
+    record = await run_in_threadpool(_find, request, video_id)
+    source = events.stream(_coordinator(request), record, request.app.state.closing)
+    return StreamingResponse(source, media_type="text/event-stream", headers=events.HEADERS)
+
+
+@router.get("/v1/models", response_model=dict[str, Any], responses=responses(401))
+def list_models(request: Request) -> Response:
+    _owner(request)
+    coordinator = _coordinator(request)
+    info, name = coordinator.service.info, coordinator.model_name
+    model = {
+        "id": name,
+        "object": "model",
+        "created": request.app.state.created_at,
+        "owned_by": "talkies",
+        "root": info.model_name,
+        "parent": None,
+        "permission": [],
+        "limits": _limits(coordinator),
+    }
+    return Json({"object": "list", "data": [model]})
+
+
+def _limits(coordinator: Coordinator) -> dict[str, Any]:
+    """What the page and careful clients need to ask for legal values."""
+    limits = coordinator.service.info.limits
+    return {
+        "tasks": list(limits.tasks),
+        "fps": limits.fps,
+        "min_seconds": limits.min_seconds,
+        "max_seconds": limits.max_seconds,
+        "canvas_short_edge": limits.canvas_short_edge,
+        "canvas_multiple": limits.canvas_multiple,
+        "aspect_ratios": list(limits.named_ratios),
+        "default_aspect": limits.default_aspect,
+        "default_num_frames": limits.default_num_frames,
+        "default_num_inference_steps": limits.default_num_sigmas,
+        "max_prompt_chars": limits.max_prompt_chars,
+    }
+
+
+@router.get("/models", response_model=dict[str, Any])
+def model_info(request: Request) -> Response:
+    """SGLang's summary of what is loaded."""
+    info = _coordinator(request).service.info
+    return Json(
+        {
+            "model_path": info.model_name,
+            "model_hash": info.model_hash,
+            "task_type": list(info.limits.tasks),
+            "pipeline_name": "minimax_h3",
+            "device": info.device,
+            "attention": info.attention,
+            "policy": info.policy,
+        }
+    )
+
+
+@router.get("/health", response_model=dict[str, Any], responses=responses(503))
+def health(request: Request) -> Response:
+    """200 when a POST would be served; 503 while loading and when the engine is dead."""
+    state = _coordinator(request).service.state
+    if state != "ready":
+        raise NotReady(
+            f"engine is {state}", hint="wait" if state == "loading" else "restart the server", param="engine"
+        )
+    return Json({"status": state})
+
+
+@router.get("/version", response_model=dict[str, str])
+def version() -> Response:
+    from talkies import __version__
+
+    return Json({"version": __version__})
+
+
+@router.api_route("/ping", methods=["GET", "POST"], include_in_schema=False)
+def ping() -> Response:
+    """Alive, which is less than ready."""
+    return Json({"status": "ok"})
+
+
+@router.get("/load", response_model=dict[str, int])
+def load(request: Request) -> Response:
+    counts = _coordinator(request).store.counts()
+    running, waiting = counts.get("in_progress", 0), counts.get("queued", 0)
+    return Json({"server_load": running + waiting, "running": running, "waiting": waiting})
+
+
+@router.get("/metrics", include_in_schema=False)
+def metrics(request: Request) -> Response:
+    coordinator = _coordinator(request)
+    if not coordinator.config.serve_metrics:
+        raise NotFound("metrics are turned off", hint="start without --disable-log-stats", param="path")
+    return Response(coordinator.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _refusal(path: str, reason: str) -> Any:
+    async def refuse(request: Request) -> Response:
+        _owner(request)
+        raise NotImplementedHere(f"{path} is not available: {reason}", param="path")
+
+    return refuse
+
+
+# Endpoints that clients of other servers know. An answer that says so beats a 404 that looks like a wrong address.
+_ABSENT = {
+    "/v1/videos/edits": "clips cannot be edited yet",
+    "/v1/videos/extensions": "clips cannot be extended yet",
+    "/v1/videos/characters": "use references (task ref2va) for characters",
+    "/v1/videos/{video_id}/remix": "make a new clip with the changed prompt",
+    "/v1/realtime/video": "use GET /v1/videos/{id}/events and /content",
+    "/v1/omni/sleep": "the model stays loaded",
+    "/v1/omni/wakeup": "the model stays loaded",
+    "/v1/set_lora": "no adapters are loaded",
+    "/v1/merge_lora_weights": "no adapters are loaded",
+    "/v1/unmerge_lora_weights": "no adapters are loaded",
+    "/v1/list_loras": "no adapters are loaded",
+    "/start_profile": "no profiler is configured",
+    "/stop_profile": "no profiler is configured",
+}
+absent = APIRouter()
+for _path, _reason in _ABSENT.items():
+    absent.add_api_route(_path, _refusal(_path, _reason), methods=["GET", "POST"], include_in_schema=False)

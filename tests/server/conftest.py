@@ -1,0 +1,79 @@
+"""A live uvicorn on 127.0.0.1 over a FakeService; one per test that asks."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from talkies.server.app import create_app
+from talkies.server.config import ServerConfig
+from talkies.server.coordinator import Coordinator
+from tests.server.fakes import FakeService
+
+
+@dataclass
+class Server:
+    url: str
+    service: FakeService
+    coordinator: Coordinator
+    http: httpx.Client
+    stop: Callable[[], None]
+
+    def create(self, prompt: str = "a ball", **fields: Any) -> dict[str, Any]:
+        answer = self.http.post("/v1/videos", json={"prompt": prompt, **fields})
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def wait(self, job_id: str, *statuses: str, timeout_s: float = 10.0) -> dict[str, Any]:
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            job = self.http.get(f"/v1/videos/{job_id}").json()
+            if job["status"] in (statuses or ("completed", "failed")):
+                return job
+            time.sleep(0.005)
+        raise AssertionError(f"still {job}")
+
+
+@contextlib.contextmanager
+def serving(data_dir: Path, service: FakeService | None = None, **config: Any) -> Iterator[Server]:
+    service = service or FakeService()
+    app = create_app(service, ServerConfig(data_dir=data_dir, **config))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = uvicorn.Server(uvicorn.Config(app, "127.0.0.1", port, log_level="warning", timeout_graceful_shutdown=2))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive(), "the server did not start"
+        time.sleep(0.005)
+    stopped = threading.Event()
+
+    def stop() -> None:
+        if not stopped.is_set():
+            stopped.set()
+            server.should_exit = True
+            thread.join(15)
+            assert not thread.is_alive()
+
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20, trust_env=False) as http:
+        try:
+            yield Server(f"http://127.0.0.1:{port}", service, app.state.coordinator, http, stop)
+        finally:
+            stop()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with serving(tmp_path) as running:
+        yield running
