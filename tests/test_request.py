@@ -28,6 +28,7 @@ SOUND = Condition(kind="audio", uri="a.wav")
         ({"seed": 2**63}, "seed"),
         ({"seed": -(2**63) - 1}, "seed"),
         ({"seed": True}, "seed"),
+        ({"seed": 2**63 - 1, "num_outputs": 2}, "seed"),
         ({"seed": 1.5}, "seed"),
         ({"num_sigmas": 1}, "num_inference_steps"),
         ({"num_sigmas": 201}, "num_inference_steps"),

@@ -124,6 +124,12 @@ class VideoRequest:
         _check_prompt(self.prompt)
         _integer("seed", self.seed, INT64_MIN, INT64_MAX)
         _integer("num_outputs_per_prompt", self.num_outputs, 1, MAX_OUTPUTS)
+        if self.seed + self.num_outputs - 1 > INT64_MAX:
+            raise InvalidRequest(
+                f"seed={self.seed} leaves no room for {self.num_outputs} consecutive seeds",
+                hint=f"use at most {INT64_MAX - self.num_outputs + 1}",
+                param="seed",
+            )
         if self.num_sigmas is not None:
             _integer("num_inference_steps", self.num_sigmas, MIN_SIGMAS, MAX_SIGMAS)
         if self.sigmas is not None:

@@ -65,7 +65,14 @@ def test_external_noise_is_taken_as_latents_or_rows():
     assert torch.equal(a.video_rows, b.video_rows)
 
 
-@pytest.mark.parametrize("seed", [-1, 2**63])
+@pytest.mark.parametrize("seed", [-(2**63) - 1, 2**63])
 def test_a_seed_out_of_range_is_refused(seed):
     with pytest.raises(InvalidRequest, match="seed"):
         noise.draw(seed, **SIZES)
+
+
+@pytest.mark.parametrize("seed", [-(2**63), -1, 2**63 - 1])
+def test_every_int64_draws_its_own_noise(seed):
+    a, b = noise.draw(seed, **SIZES), noise.draw(seed + 1 if seed < 0 else seed - 1, **SIZES)
+    assert torch.equal(a.video_rows, noise.draw(seed, **SIZES).video_rows)
+    assert not torch.equal(a.video_rows, b.video_rows)

@@ -11,7 +11,7 @@ from torch import Tensor
 from talkies.errors import InvalidRequest
 from talkies.model.packing import VisualCondition, patchify_video
 
-MAX_SEED = 2**63 - 1
+MIN_SEED, MAX_SEED = -(2**63), 2**63 - 1  # a negative one is its two's complement, as torch takes it
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +69,6 @@ def external(
 
 
 def _randn(seed: int, *shape: int) -> Tensor:
-    if not 0 <= seed <= MAX_SEED:
-        raise InvalidRequest(f"seed={seed} is out of range", hint=f"use 0..{MAX_SEED}", param="seed")
+    if not MIN_SEED <= seed <= MAX_SEED:
+        raise InvalidRequest(f"seed={seed} is out of range", hint=f"use {MIN_SEED}..{MAX_SEED}", param="seed")
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float32)
