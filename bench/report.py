@@ -1,0 +1,65 @@
+"""How every benchmark reports: a table on the screen, one JSON in ``bench/results/``."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def write_result(
+    bench: str,
+    device: str,
+    *,
+    shape: Mapping[str, Any],
+    metrics: Mapping[str, float],
+    peer: Mapping[str, float],
+    checks: Mapping[str, bool],
+) -> Path:
+    """``bench/results/<bench>-<device>.json``; numbers are rounded to six significant digits."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{bench}-{device}.json"
+    result = {
+        "bench": bench,
+        "device": device,
+        "torch": torch.__version__,
+        "commit": commit(),
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        "shape": dict(shape),
+        "metrics": {key: _short(value) for key, value in metrics.items()},
+        "peer": {key: _short(value) for key, value in peer.items()},
+        "checks": dict(checks),
+    }
+    path.write_text(json.dumps(result, indent=2) + "\n")
+    return path
+
+
+def commit() -> str:
+    """The commit of this checkout, ``+`` when files differ from it."""
+    try:
+        head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+        dirty = subprocess.run(["git", "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return head.stdout.strip() + ("+" if dirty.stdout.strip() else "")
+
+
+def print_table(
+    title: str, metrics: Mapping[str, float], peer: Mapping[str, float], checks: Mapping[str, bool]
+) -> None:
+    print(title)
+    for name, value in {**metrics, **peer}.items():
+        print(f"  {name:<28} {_short(value):>12}")
+    for name, good in checks.items():
+        print(f"  {name:<48} {'ok' if good else 'NO'}")
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.6g}")
