@@ -7,6 +7,7 @@ The VAE is mono: left and right are two items of a batch.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -101,7 +102,9 @@ class AudioVAE:
         device = torch.device(device)
         config = AudioVAEConfig.read(Path(folder))
         weights = WeightFolder(config.folder)
-        with torch.device("meta"):
+        with torch.device("meta"), warnings.catch_warnings():
+            # The checkpoint's keys are those of torch's older weight_norm, which says so at every convolution.
+            warnings.simplefilter("ignore", FutureWarning)
             model = AutoencoderKLMiniMaxH3Audio(**config.arch)
         fill(model, {key: upcast(weights.read(key), device) for key in weights.keys}, str(config.folder))
         for module in model.modules():
