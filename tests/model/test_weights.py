@@ -180,3 +180,27 @@ def test_a_hub_id_without_network_is_one_clear_line(monkeypatch):
         resolve_checkpoint("owner/name")
     assert "\n" not in str(caught.value)
     assert "owner/name is not a local folder" in str(caught.value)
+
+
+def test_a_block_opens_only_the_files_that_hold_it(tmp_path):
+    tensors = _tensors()
+    of_block = {k: v for k, v in tensors.items() if k.startswith("transformer_blocks.1.")}
+    rest = {k: v for k, v in tensors.items() if k not in of_block}
+    folder = _save(tmp_path, rest)
+    (folder / "diffusion_pytorch_model.safetensors").rename(folder / "a.safetensors")
+    save_file(of_block, folder / "b.safetensors")
+    weight_map = {**dict.fromkeys(rest, "a.safetensors"), **dict.fromkeys(of_block, "b.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    reader = DiTReader(folder)
+    (folder / "a.safetensors").write_bytes(b"")
+    assert reader.block(1)["norm1.weight"].shape == (CONFIG.hidden_size,)
+    with pytest.raises(CheckpointError, match=r"a\.safetensors"):
+        reader.block(0)
+
+
+@pytest.mark.parametrize("metadata", [None, {"format": "pt"}, {"note": "x" * 13}])
+def test_tensors_are_aligned_wherever_they_lie_in_the_file(metadata, tmp_path):
+    _save(tmp_path, _tensors())
+    save_file(_tensors(), tmp_path / "diffusion_pytorch_model.safetensors", metadata=metadata)
+    reader = DiTReader(tmp_path)
+    assert all(reader.tensor(name).data_ptr() % 64 == 0 for name in reader.specs)
