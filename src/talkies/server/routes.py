@@ -9,6 +9,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import FileResponse, Response, StreamingResponse
 
 from talkies.errors import NotReady
+from talkies.geometry import canvas_of_aspect
 from talkies.server import events, sync
 from talkies.server.auth import Keys
 from talkies.server.coordinator import Coordinator
@@ -164,6 +165,9 @@ def _limits(coordinator: Coordinator) -> dict[str, Any]:
         "canvas_multiple": limits.canvas_multiple,
         "aspect_ratios": list(limits.named_ratios),
         "default_aspect": limits.default_aspect,
+        "canvases": {
+            name: "{}x{}".format(*canvas_of_aspect(w / h, limits)) for name, (w, h) in limits.named_ratios.items()
+        },
         "default_num_frames": limits.default_num_frames,
         "default_num_inference_steps": limits.default_num_sigmas,
         "max_prompt_chars": limits.max_prompt_chars,
