@@ -43,11 +43,11 @@ def resolve_checkpoint(path_or_hub_id: str | Path, *, allow_patterns: Sequence[s
 def model_hash(folder: Path | str) -> str:
     """A stable sha256 of a checkpoint that reads a few MB of it, whatever its size.
 
-    Covers every file's relative name and size; small files whole; of large ones their start (a safetensors header
+    Leaves out prose (``*.md``): a corrected model card is not another model. Covers every other file's relative name and size; small files whole; of large ones their start (a safetensors header
     included) and evenly spaced samples. Not a proof of integrity: a changed byte between samples goes unseen.
     """
     root = Path(folder)
-    files = [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file() and not _hidden(p, root))
+    files = [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file() and not _ignored(p, root))
     if not files:
         raise CheckpointError(f"{root} holds no files")
     digest = hashlib.sha256()
@@ -72,5 +72,5 @@ def _head_bytes(first: bytes, size: int) -> int:
     return length if 0 < length <= min(size, SMALL_FILE_BYTES) else SAMPLE_BYTES
 
 
-def _hidden(path: Path, root: Path) -> bool:
-    return any(part.startswith(".") for part in path.relative_to(root).parts)
+def _ignored(path: Path, root: Path) -> bool:
+    return path.suffix == ".md" or any(part.startswith(".") for part in path.relative_to(root).parts)
