@@ -9,7 +9,7 @@ import torch
 from training import world
 from training.judge import FRAME_MS, Verdict, judge, score
 
-CLIPS_PER_CANVAS = {22: 5, 56: 3, 124: 1}
+CLIPS_PER_CANVAS = {22: 3, 56: 2, 124: 1}
 
 
 def truth(num_frames: int, seed: int) -> list[tuple[np.ndarray, np.ndarray, dict[str, str]]]:
