@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from talkies.errors import Cancelled, NumericsError, OutputError
-from talkies.media.encode import Mp4Writer, pack_metadata, write_mp4
+from talkies.media.encode import Mp4Writer, write_mp4
+from talkies.media.metadata import pack_metadata
 from talkies.media.probe import probe
 from tests.media import clips
 

@@ -188,6 +188,20 @@ def test_the_connection_goes_to_the_checked_address_though_the_name_changes_its_
         assert "Host: rebind.example\r\n" in server.requests[0]
 
 
+def test_a_host_of_which_one_address_is_dead_is_still_reached():
+    with serving(x=answer()) as server:
+
+        def connect(address: str, port: int, timeout_s: float) -> socket.socket:
+            if address.startswith("2606"):
+                raise OSError("Network is unreachable")
+            return socket.create_connection(("127.0.0.1", server.port), timeout=timeout_s)
+
+        addresses = ["2606:2800:21f:cb07::1", "93.184.215.14"]
+        assert get("http://both.example/x", FetchPolicy(), resolver=lambda *_: addresses, connect=connect) == PNG
+        with pytest.raises(MediaError, match=r"failed to download http://one\.example/x: Network is unreachable"):
+            get("http://one.example/x", FetchPolicy(), resolver=lambda *_: addresses[:1], connect=connect)
+
+
 def test_an_unknown_host_says_so():
     with pytest.raises(MediaError, match=r"nowhere\.invalid cannot be resolved"):
         get("http://nowhere.invalid/x", FetchPolicy())
@@ -219,7 +233,10 @@ def test_redirects_are_followed_a_bounded_number_of_times():
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("http://169.254.169.254/latest/meta-data", "redirected to http://169.254.169.254/latest/meta-data: refused"),
+        (
+            "http://169.254.169.254/latest/meta-data",
+            "redirected to http://169.254.169.254/latest/meta-data: 169.254.169.254 is a link-local address: refused",
+        ),
         ("http://[::1]:{port}/secret", "is a loopback address"),
         ("http://2130706434:{port}/secret", "is a loopback address"),
         ("file:///etc/passwd", "http"),

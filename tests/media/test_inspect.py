@@ -58,6 +58,27 @@ def test_a_two_frame_flash_is_timed_by_its_light_and_not_by_its_end(tmp_path):
     assert inspect(tmp_path / "clip.mp4").sync_offset_ms == pytest.approx(40, abs=5)
 
 
+def test_two_objects_are_told_apart(tmp_path):
+    t = np.arange(96) / 24
+    frames, events = None, []
+    for x, first_s, period_s, color in ((80, 0.31, 0.83, (220, 40, 40)), (240, 0.55, 0.97, (40, 90, 230))):
+        phase = np.mod(t - first_s, period_s) / period_s
+        one = clips.ball(np.full(96, float(x)), 160 - 400 * phase * (1 - phase), color=color)
+        frames = one if frames is None else np.where((one != 30).any(-1, keepdims=True), one, frames)
+        events += [first_s + k * period_s for k in range(5) if first_s + k * period_s < 3.8]
+    wave = clips.wave_with([e + 0.07 for e in events], 4.0)
+    write_mp4(tmp_path / "clip.mp4", frames, np.clip(wave, -1, 1))
+    assert inspect(tmp_path / "clip.mp4").sync_offset_ms == pytest.approx(70, abs=FRAME_MS / 2)
+
+
+def test_flashes_of_the_whole_picture_count(tmp_path):
+    frames = np.full((72, 90, 160, 3), 20, np.uint8)
+    for on, length in ((12, 1), (30, 4), (47, 2)):
+        frames[on : on + length] = 230
+    write_mp4(tmp_path / "clip.mp4", frames, clips.wave_with([e / 24 - 0.1 for e in (12, 30, 47)], 3.0))
+    assert inspect(tmp_path / "clip.mp4").sync_offset_ms == pytest.approx(-100, abs=5)
+
+
 def test_no_offset_where_nothing_is_audible_or_nothing_happens(tmp_path):
     frames, events = clips.bouncing()
     write_mp4(tmp_path / "silent.mp4", frames, clips.wave_with([], 3.0))

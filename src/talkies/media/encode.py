@@ -12,7 +12,6 @@ the end and removed on any failure. Same input, same thread count: same bytes.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import queue
 import secrets
@@ -28,12 +27,12 @@ import numpy as np
 from av.container import OutputContainer
 
 from talkies.errors import NumericsError, OutputError
+from talkies.media.metadata import METADATA_KEY, pack_metadata
 
 AAC_BIT_RATE = 192_000
 AAC_FRAME_SAMPLES = 1024
 MAX_QUEUED_CHUNKS = 2  # one being encoded, one waiting: a chunk of 17 full-size frames is 53 MB
 PEAK_TOLERANCE = 1e-3  # rounding of a clamp done in 16 bits
-METADATA_KEY = "comment"  # the one tag that MP4 keeps whole and every tool shows
 
 # AVColorRange.MPEG, and "1" for BT.709 in AVColorSpace, AVColorPrimaries and AVColorTransferCharacteristic.
 _LIMITED, _BT709 = 1, 1
@@ -43,25 +42,6 @@ _END = object()
 def default_threads() -> int:
     """Cores this process may use, at most 16: x264 gains nothing beyond and the bytes depend on the count."""
     return min(16, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-
-
-def pack_metadata(metadata: Mapping[str, Any]) -> str:
-    """Compact JSON of a request. A lone surrogate cannot be UTF-8, so such a text falls back to ASCII escapes."""
-    text = json.dumps(metadata, ensure_ascii=False, separators=(",", ":"))
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        text = json.dumps(metadata, separators=(",", ":"))
-    return text
-
-
-def unpack_metadata(text: str | None) -> dict[str, Any]:
-    """The request in a file's comment; ``{}`` for a comment that is not ours."""
-    try:
-        value = json.loads(text or "")
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 class Mp4Writer:

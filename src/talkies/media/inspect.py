@@ -30,6 +30,7 @@ from talkies.errors import MediaError
 from talkies.media import sync
 from talkies.media.audio import decode_native, frame_time
 from talkies.media.container import MAX_DECODE_PIXELS, open_media, picture_stream, promised_s
+from talkies.media.motion import MAX_SIDE, MotionTrack
 from talkies.media.probe import MediaInfo, probe_container
 from talkies.media.video import TRUNCATION_SLACK_S
 
@@ -82,7 +83,7 @@ class InspectReport:
 def inspect(source: str | os.PathLike[str] | bytes, *, name: str | None = None) -> InspectReport:
     """Decodes the whole clip once (small pictures, so memory stays flat). ``MediaError``: not media, truncated."""
     flags: list[str] = []
-    track = sync.MotionTrack()
+    track = MotionTrack()
     luma: list[float] = []
     still: list[bool] = []
     video_s = audio_s = 0.0
@@ -109,7 +110,7 @@ def inspect(source: str | os.PathLike[str] | bytes, *, name: str | None = None) 
         flags.append(f"duration_mismatch:{audio_s - video_s:+.3f}")
     offset = None
     if wave is not None and rms_dbfs > sync.SILENCE_DBFS and track.times_s:
-        offset = sync.offset_s(sync.visual_events(track), sync.audio_onsets(wave, rate))
+        offset = sync.sync_offset_s(track, wave, rate)
     return InspectReport(
         info=info,
         num_frames=len(track.times_s),
@@ -124,7 +125,7 @@ def inspect(source: str | os.PathLike[str] | bytes, *, name: str | None = None) 
 def _watch(
     container: av.container.InputContainer,
     label: str,
-    track: sync.MotionTrack,
+    track: MotionTrack,
     luma: list[float],
     still: list[bool],
 ) -> float:
@@ -140,7 +141,7 @@ def _watch(
     last: av.VideoFrame | None = None
     for frame in container.decode(stream):
         if size is None:
-            scale = min(1.0, sync.MAX_SIDE / max(frame.width, frame.height))
+            scale = min(1.0, MAX_SIDE / max(frame.width, frame.height))
             size = max(2, round(frame.width * scale)), max(2, round(frame.height * scale))
         small = frame.reformat(*size, format="rgb24", interpolation=Interpolation.AREA).to_ndarray()
         time = frame_time(frame)

@@ -10,7 +10,7 @@ import av
 from av.container import InputContainer
 
 from talkies.media.container import open_media, picture_stream, promised_s
-from talkies.media.encode import METADATA_KEY, unpack_metadata
+from talkies.media.metadata import METADATA_KEY, unpack_metadata
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

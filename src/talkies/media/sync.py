@@ -8,59 +8,40 @@ that the other lacks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 
-MAX_SIDE = 192  # pictures are measured at this size
-CONTRAST_FLOOR = 8  # of 255: what compression noise may change
+from talkies.media.motion import MotionTrack, object_tracks
+
 MAX_OFFSET_S = 0.5
 MATCH_S = 0.06  # events within this of the common offset belong to it
+GOOD_MATCH = 0.7  # of 1: sounds and events agree so well that no finer look is needed
 SILENCE_DBFS = -60.0
 
 
-@dataclass(slots=True)
-class MotionTrack:
-    """Frame differences of a clip, fed one small picture at a time; entry i lies between frames i and i + 1."""
-
-    times_s: list[float] = field(default_factory=list)  # of frames
-    energy: list[float] = field(default_factory=list)  # mean change over the picture, 0..255, noise removed
-    centroid: list[tuple[float, float]] = field(default_factory=list)  # (x, y) in 0..1 of the longer side
-    brightness: list[float] = field(default_factory=list)  # mean of the signed change
-    _last: np.ndarray | None = None
-
-    def add(self, time_s: float, picture: np.ndarray) -> None:
-        """``picture``: uint8 [h, w, 3], about MAX_SIDE wide."""
-        current = picture.astype(np.int16)
-        self.times_s.append(time_s)
-        if self._last is not None:
-            change = current - self._last
-            size = np.abs(change).max(axis=2)
-            size = np.maximum(0, size - (CONTRAST_FLOOR + 4 * int(np.median(size)))).astype(np.float64)
-            total = size.sum()
-            h, w = size.shape
-            if total:
-                x = float(size.sum(axis=0) @ np.arange(w) / total / max(h, w))
-                y = float(size.sum(axis=1) @ np.arange(h) / total / max(h, w))
-            else:
-                x = y = float("nan")
-            self.energy.append(float(total / size.size))
-            self.centroid.append((x, y))
-            self.brightness.append(float(change.mean()))
-        self._last = current
+def sync_offset_s(track: MotionTrack, wave: np.ndarray, sample_rate_hz: int) -> float | None:
+    """Seconds by which sounds follow their events, or ``None``. Several objects are told apart only if need be."""
+    onsets = audio_onsets(wave, sample_rate_hz)
+    offset, quality = match(visual_events(track), onsets)
+    if quality < GOOD_MATCH and len(onsets):
+        by_object, better = match(visual_events(track, by_object=True), onsets)
+        if better > quality:
+            offset = by_object
+    return offset
 
 
-def visual_events(track: MotionTrack) -> np.ndarray:
-    """Seconds [K] at which the picture changes abruptly, ascending."""
+def visual_events(track: MotionTrack, *, by_object: bool = False) -> np.ndarray:
+    """Seconds [K] at which the picture, or one of its objects, changes abruptly, ascending."""
     energy = np.asarray(track.energy)
     if len(energy) < 4 or energy.max() <= 0:
         return np.zeros(0)
     floor = max(0.01, 0.05 * float(np.percentile(energy[energy > 0], 90)))
     times = np.asarray(track.times_s)
-    found = _flips(times, energy, np.asarray(track.centroid), floor)
-    found += _stops(times, energy, floor)
-    found += _bursts(times, energy, floor)
-    return _thin(np.sort(np.asarray(found)), 0.06) if found else np.zeros(0)
+    found = _bursts(times, energy, floor, track.thumbnails)
+    for part, centroid in object_tracks(track) if by_object else [(energy, np.asarray(track.centroid))]:
+        found += _flips(times, part, centroid, floor / 4 if by_object else floor)
+        found += _stops(times, part, floor)
+    gap = 0.01 if by_object else 0.06  # two objects may hit at nearly the same time
+    return _thin(np.sort(np.asarray(found)), gap) if found else np.zeros(0)
 
 
 def _flips(times: np.ndarray, energy: np.ndarray, centroid: np.ndarray, floor: float) -> list[float]:
@@ -135,9 +116,13 @@ def _stops(times: np.ndarray, energy: np.ndarray, floor: float) -> list[float]:
     return found
 
 
-def _bursts(times: np.ndarray, energy: np.ndarray, floor: float) -> list[float]:
-    """Flashes (shown at once, in the frame that first has them) and motion that starts dead."""
-    found = []
+def _bursts(times: np.ndarray, energy: np.ndarray, floor: float, thumbnails: list[np.ndarray]) -> list[float]:
+    """Flashes (shown at once, in the frame that first has them) and motion that starts dead.
+
+    A burst that brings back the picture from before an earlier one is that flash's end and makes no sound.
+    """
+    found: list[float] = []
+    begun: list[int] = []  # frames just before the bursts so far
     for i in range(1, len(energy)):
         before = energy[max(0, i - 3) : i].max()
         if energy[i] < 3 * before + 2 * floor:
@@ -145,10 +130,20 @@ def _bursts(times: np.ndarray, energy: np.ndarray, floor: float) -> list[float]:
         after = energy[i + 1] if i + 1 < len(energy) else 0.0
         if after > 2 * energy[i]:
             continue  # the start of a motion that only speeds up
+        if any(
+            _distance(thumbnails[i + 1], thumbnails[b]) < 0.2 * _distance(thumbnails[i], thumbnails[b]) for b in begun
+        ):
+            begun.clear()
+            continue
+        begun.append(i)
         moves_on = i + 3 < len(energy) and energy[i + 1 : i + 4].min() > 0.75 * energy[i + 1] > 0.5 * energy[i]
         share = 1.0 - min(1.0, float(energy[i] / after)) if moves_on and after > 0 else 1.0
         found.append(float(times[i] + share * (times[i + 1] - times[i])))
     return found
+
+
+def _distance(a: np.ndarray, b: np.ndarray) -> float:
+    return float(np.abs(a - b).mean())
 
 
 def audio_onsets(wave: np.ndarray, sample_rate_hz: int) -> np.ndarray:
@@ -185,27 +180,27 @@ def _first_loud(level: np.ndarray, start: int, peak_at: int) -> int:
     return max(0, start - 2) + int(np.argmax(around >= 0.04 * around.max()))
 
 
-def offset_s(visual: np.ndarray, onsets: np.ndarray) -> float | None:
-    """Seconds by which sounds follow their events (negative: they lead), or ``None`` if the two have no pattern."""
+def match(visual: np.ndarray, onsets: np.ndarray) -> tuple[float | None, float]:
+    """(offset in seconds, agreement 0..1). Negative: sounds lead. ``None`` if the two have no pattern in common."""
     if not len(visual) or not len(onsets):
-        return None
+        return None, 0.0
     differences = onsets[:, None] - visual[None, :]
-    near = differences[np.abs(differences) <= MAX_OFFSET_S]
-    best: tuple[float, float] | None = None
-    for delta in near:
+    best, best_score = None, -np.inf
+    for delta in differences[np.abs(differences) <= MAX_OFFSET_S]:
         distance = np.abs(differences - delta).min(axis=1)
         score = float(np.exp(-((distance / (MATCH_S / 2)) ** 2)).sum()) - 0.6 * abs(float(delta))
-        if best is None or score > best[0]:
-            best = (score, float(delta))
+        if score > best_score:
+            best, best_score = float(delta), score
     if best is None:
-        return None
-    rest = differences - best[1]
-    closest = np.abs(rest).argmin(axis=1)
+        return None, 0.0
+    closest = np.abs(differences - best).argmin(axis=1)
     matched = differences[np.arange(len(onsets)), closest]
-    matched = matched[np.abs(matched - best[1]) <= MATCH_S]
+    matched = matched[np.abs(matched - best) <= MATCH_S]
     if len(matched) * 3 < len(onsets):
-        return None  # most sounds have nothing to see: speech, music
-    return float(np.median(matched))
+        return None, 0.0  # most sounds have nothing to see: speech, music
+    offset = float(np.median(matched))
+    agreement = np.exp(-(((matched - offset) / (MATCH_S / 2)) ** 2)).sum() / len(onsets)
+    return offset, float(agreement)
 
 
 def _thin(values: np.ndarray, gap: float) -> np.ndarray:
