@@ -183,8 +183,25 @@ class Processor:
                 grids.append([1, gh, gw])
             return {"pixel_values": torch.cat(rows), "image_grid_thw": torch.tensor(grids)}
 
+    class _Videos:
+        merge_size = temporal_patch_size = 2
+
+        def __call__(
+            self, videos: Any, do_sample_frames: bool = False, return_tensors: str = "pt"
+        ) -> dict[str, torch.Tensor]:
+            rows, grids = [], []
+            for frames in videos:
+                x = torch.from_numpy(np.array(frames)).permute(0, 3, 1, 2).float() / 127.5 - 1.0
+                x = torch.cat([x, x[-1:]]) if x.shape[0] % 2 else x
+                t, c, h, w = x.shape
+                gh, gw = h // 16, w // 16
+                x = x.reshape(t // 2, 2, c, gh // 2, 2, 16, gw // 2, 2, 16).permute(0, 3, 6, 4, 7, 2, 1, 5, 8)
+                rows.append(x.reshape(-1, c * 2 * 16 * 16))
+                grids.append([t // 2, gh, gw])
+            return {"pixel_values_videos": torch.cat(rows), "video_grid_thw": torch.tensor(grids)}
+
     def __init__(self, tok: Any) -> None:
-        self.image_processor = self._Images()
+        self.image_processor, self.video_processor = self._Images(), self._Videos()
         self._ids = [tok.convert_tokens_to_ids(t) for t in ("<|image_pad|>", "<|video_pad|>")]
 
     def create_mm_token_type_ids(self, batch: Any) -> list[list[int]]:

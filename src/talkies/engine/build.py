@@ -82,6 +82,11 @@ class Components:
         key = content_key("video", frames)
         return self._memo.remember(key, lambda: self.video.encode(torch.from_numpy(np.array(frames))))
 
+    def encode_audio(self, wave: np.ndarray) -> Tensor:
+        """Normalized latents [2, C, a] of float32 [2, N]; the same samples are encoded once."""
+        key = content_key("audio", wave)
+        return self._memo.remember(key, lambda: self.audio.encode(torch.from_numpy(np.array(wave))))
+
 
 def locate(model: str) -> Path:
     """The folder of a checkpoint: the embedded one, a path, or a hub id. Raises ``CheckpointError``."""

@@ -13,9 +13,12 @@ from torch import Tensor
 from talkies.codecs.finite import require_finite
 from talkies.codecs.text import TextCondition
 from talkies.engine.build import Components
+from talkies.engine.media import MediaAccess, SoundInput, encodable_frames
 from talkies.engine.state import RequestState
-from talkies.engine.tasks import TASKS, Prepared, layout_conditions
-from talkies.model.packing import build_layout, rows_to_audio, unpatchify_video
+from talkies.engine.tasks import TASKS, Prepared
+from talkies.model.conditions import AudioCondition, VisualCondition
+from talkies.model.conditions import Condition as LayoutCondition
+from talkies.model.packing import audio_to_rows, build_layout, rows_to_audio, unpatchify_video
 from talkies.request import VideoRequest
 from talkies.sampling import noise as sampling_noise
 from talkies.sampling.anchors import build_anchors
@@ -27,17 +30,20 @@ from talkies.stepcache import registry as step_caches
 
 @dataclass(frozen=True, kw_only=True)
 class Encoded:
-    """What the conditions became: text states and normalized latents [1, C, t, h, w] of the visuals."""
+    """What the conditions became, in packed order: text states, normalized latents [1, C, t, h, w] of the visuals
+    and condition rows [2 * a, C] of the sounds, with the descriptors that the layout is built from."""
 
     prepared: Prepared
     text: TextCondition
+    conditions: tuple[LayoutCondition, ...] = ()
     visual_latents: tuple[Tensor, ...] = ()
+    audio_rows: tuple[Tensor, ...] = ()
 
 
-def prepare(components: Components, request: VideoRequest) -> Prepared:
+def prepare(components: Components, request: VideoRequest, access: MediaAccess | None = None) -> Prepared:
     """Checks the request against the checkpoint and reads its media. Every user error is raised here."""
     schedule_of(components, request)
-    return TASKS[request.resolved_task].prepare(request, components.limits)
+    return TASKS[request.resolved_task].prepare(request, components.limits, access or MediaAccess())
 
 
 def schedule_of(components: Components, request: VideoRequest) -> DualSchedule:
@@ -57,10 +63,41 @@ def schedule_of(components: Components, request: VideoRequest) -> DualSchedule:
 
 @torch.inference_mode()
 def encode(components: Components, prepared: Prepared) -> Encoded:
-    """Text (with the keyframes it sees) and condition latents; each is remembered by content."""
+    """Text (with the pictures it sees) and condition latents; each is remembered by content."""
     text = components.encode_text(prepared.request.prompt, prepared.presentation)
-    latents = tuple(require_finite(components.encode_video(v.frames), "video encode") for v in prepared.visuals)
-    return Encoded(prepared=prepared, text=text, visual_latents=latents)
+    conditions: list[LayoutCondition] = []
+    visual_latents: list[Tensor] = []
+    audio_rows: list[Tensor] = []
+    for item in prepared.inputs:
+        audio_latents = 0
+        if item.wave is not None:
+            latents = components.encode_audio(item.wave)
+            audio_latents = latents.shape[2]
+            audio_rows.append(audio_to_rows(latents))
+        if isinstance(item, SoundInput):
+            conditions.append(AudioCondition(audio_latents=audio_latents))
+            continue
+        frames = item.frames
+        if item.kind == "video":
+            frames = frames[: encodable_frames(frames.shape[0], components.limits)]
+        z = components.encode_video(frames)
+        visual_latents.append(z)
+        conditions.append(
+            VisualCondition(
+                kind=item.kind,  # type: ignore[arg-type]
+                latent_frames=z.shape[2],
+                latent_height=z.shape[3],
+                latent_width=z.shape[4],
+                audio_latents=audio_latents,
+            )
+        )
+    return Encoded(
+        prepared=prepared,
+        text=text,
+        conditions=tuple(conditions),
+        visual_latents=tuple(visual_latents),
+        audio_rows=tuple(audio_rows),
+    )
 
 
 @torch.inference_mode()
@@ -71,10 +108,9 @@ def pack(components: Components, encoded: Encoded, *, output: int = 0, noise: No
     partition = TASKS[prepared.task].partition
     dit = components.dits[partition]
     config, device = dit.config, components.config.device
-    conditions = layout_conditions(prepared.visuals, list(encoded.visual_latents))
     layout = build_layout(
         text_tags=encoded.text.tags,
-        conditions=conditions,
+        conditions=encoded.conditions,
         latent_frames=geometry.latent_frames,
         latent_height=geometry.latent_height,
         latent_width=geometry.latent_width,
@@ -94,12 +130,12 @@ def pack(components: Components, encoded: Encoded, *, output: int = 0, noise: No
         in_channels=config.in_channels,
         audio_in_channels=config.audio_in_channels,
         patch_size=config.patch_size,
-        visual_conditions=[c for c in conditions if c.kind != "audio"],
+        visual_conditions=[c for c in encoded.conditions if isinstance(c, VisualCondition)],
     )
     anchors = build_anchors(
         encoded.visual_latents,
         noise.conditions,
-        [],
+        encoded.audio_rows,
         patch_size=config.patch_size,
         video_row_dim=config.video_row_dim,
         audio_channels=config.audio_in_channels,

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from talkies.codecs.presentation import EncoderImage, Visual
-from talkies.errors import MediaError, UnsupportedTask
+from talkies.codecs.presentation import EncoderAudio, EncoderImage, EncoderVideo, Visual
+from talkies.engine.media import MediaAccess, MediaInput, SoundInput, VisualInput, load_keyframe, load_reference
 from talkies.geometry import Geometry, Limits
-from talkies.media.decode import read_image
 from talkies.media.resize import fit_keyframes
-from talkies.model.conditions import Condition as LayoutCondition
-from talkies.model.conditions import VisualCondition
 from talkies.request import Task, VideoRequest, plan
-
-
-@dataclass(frozen=True, kw_only=True)
-class VisualInput:
-    """Pixels that are VAE-encoded and shown to the text encoder: uint8 [F, H, W, 3]. ``kind`` as in the layout."""
-
-    kind: str
-    frames: np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +20,13 @@ class Prepared:
     request: VideoRequest
     task: Task
     geometry: Geometry
-    visuals: tuple[VisualInput, ...] = ()
-    presentation: tuple[Visual, ...] = ()  # what the text encoder sees, in order
+    inputs: tuple[MediaInput, ...] = ()  # in request order, which is semantic
     warnings: tuple[str, ...] = ()
+
+    @property
+    def presentation(self) -> tuple[Visual, ...]:
+        """What the text encoder reads of the inputs: the same pixels that are VAE-encoded, and labels for sounds."""
+        return tuple(_shown(item) for item in self.inputs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,17 +34,17 @@ class TaskSpec:
     """``partition``: the DiT that serves it. ``prepare``: media in, sized arrays out."""
 
     partition: str
-    prepare: Callable[[VideoRequest, Limits], Prepared]
+    prepare: Callable[[VideoRequest, Limits, MediaAccess], Prepared]
 
 
-def prepare_t2va(request: VideoRequest, limits: Limits) -> Prepared:
+def prepare_t2va(request: VideoRequest, limits: Limits, access: MediaAccess) -> Prepared:
     return Prepared(request=request, task=Task.T2VA, geometry=plan(request, limits))
 
 
-def prepare_fl2va(request: VideoRequest, limits: Limits) -> Prepared:
+def prepare_fl2va(request: VideoRequest, limits: Limits, access: MediaAccess) -> Prepared:
     """Keyframes: upright, the first presented one gives the canvas unless the request names it (spec 7.1)."""
     plan(request, limits, auto_aspect=1.0)  # length and prompt are refused before any file is opened
-    pictures = [read_image(_local(c.uri), name=f"{c.role} frame {c.uri}") for c in request.keyframes]
+    pictures = [load_keyframe(c, access) for c in request.keyframes]
     height, width = pictures[0].shape[:2]
     geometry = plan(request, limits, auto_aspect=width / height)
     free = request.target.width is None and request.target.aspect in (None, "auto", "adaptive")
@@ -62,20 +54,49 @@ def prepare_fl2va(request: VideoRequest, limits: Limits) -> Prepared:
         request=request,
         task=Task.FL2VA,
         geometry=geometry,
-        visuals=tuple(
+        inputs=tuple(
             VisualInput(kind=f"keyframe-{c.role}", frames=picture[None])
             for c, picture in zip(request.keyframes, sized, strict=True)
         ),
-        presentation=tuple(EncoderImage(pixels=picture) for picture in sized),
     )
 
 
-def prepare_ref2va(request: VideoRequest, limits: Limits) -> Prepared:
-    raise UnsupportedTask(
-        "task=ref2va needs reference media, which this version does not prepare yet",
-        hint="use text alone, or --first-frame and --last-frame",
-        param="task",
+def prepare_ref2va(request: VideoRequest, limits: Limits, access: MediaAccess) -> Prepared:
+    """References in request order; the canvas never follows them (spec 7.2)."""
+    geometry = plan(request, limits)
+    inputs, warnings = [], []
+    for index, condition in enumerate(request.conditions):
+        item, notes = load_reference(condition, index, geometry, limits, access)
+        inputs.append(item)
+        warnings += notes
+    return Prepared(
+        request=request,
+        task=Task.REF2VA,
+        geometry=geometry,
+        inputs=tuple(inputs),
+        warnings=(*warnings, *prompt_hints(request.prompt, inputs)),
     )
+
+
+def prompt_hints(prompt: str, inputs: Sequence[MediaInput]) -> list[str]:
+    """A reference that the prompt never names, and a name without its reference.
+
+    The model was trained on prompts that give each reference its role. Soundtracks share the numbers of sounds, but
+    need no mention of their own.
+    """
+    numbers = {"Picture": 0, "Video": 0, "Audio": 0}
+    expected: list[tuple[str, int]] = []
+    for item in inputs:
+        if item.wave is not None:
+            numbers["Audio"] += 1
+        word = "Audio" if isinstance(item, SoundInput) else "Video" if item.kind == "video" else "Picture"
+        if word != "Audio":
+            numbers[word] += 1
+        expected.append((word, numbers[word]))
+    named = {(word, int(n)) for word in numbers for n in re.findall(rf"\b{word} (\d{{1,2}})\b", prompt, re.IGNORECASE)}
+    hints = [f"the prompt never mentions <{word} {n}>" for word, n in expected if (word, n) not in named]
+    hints += [f"the prompt mentions <{w} {n}>, but there is none" for w, n in sorted(named) if n > numbers[w]]
+    return hints
 
 
 TASKS: dict[Task, TaskSpec] = {
@@ -85,18 +106,9 @@ TASKS: dict[Task, TaskSpec] = {
 }
 
 
-def layout_conditions(visuals: tuple[VisualInput, ...], latents: list) -> list[LayoutCondition]:
-    """Descriptors of encoded visuals, latents [1, C, t, h, w], in packed order."""
-    return [
-        VisualCondition(kind=v.kind, latent_frames=z.shape[2], latent_height=z.shape[3], latent_width=z.shape[4])  # type: ignore[arg-type]
-        for v, z in zip(visuals, latents, strict=True)
-    ]
-
-
-def _local(uri: str) -> str:
-    """A path on this machine; URLs are for the fetcher."""
-    if uri.startswith(("http://", "https://", "data:")):
-        raise MediaError(
-            f"{uri[:60]} is a URL; keyframes are read from files here", hint="download it first", param="conditions"
-        )
-    return uri.removeprefix("file://")
+def _shown(item: MediaInput) -> Visual:
+    if isinstance(item, SoundInput):
+        return EncoderAudio()
+    if item.kind == "video":
+        return EncoderVideo(frames=item.frames, has_soundtrack=item.wave is not None)
+    return EncoderImage(pixels=item.frames[0])

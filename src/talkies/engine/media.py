@@ -1,0 +1,120 @@
+"""A request's conditions -> sized arrays: what the VAEs encode and the text encoder sees (spec sections 7.1, 7.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from talkies.errors import MediaError
+from talkies.geometry import Geometry, Limits
+from talkies.media.decode import read_audio, read_image, read_video
+from talkies.media.fetch import FetchPolicy, fetch
+from talkies.media.limits import MediaLimits, check_audio, check_image, check_video
+from talkies.media.resize import reference_video_size, resize_reference_image
+from talkies.request import Condition
+
+REMOTE = ("http", "https", "data")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MediaAccess:
+    """Where media may come from, and how large it may be.
+
+    The default is a user at their own machine: any local path, the public internet, loose limits. A server forbids
+    plain paths that clients name, before a request gets here.
+    """
+
+    policy: FetchPolicy = field(default_factory=FetchPolicy)
+    local_paths: bool = True
+    limits: MediaLimits = field(default_factory=MediaLimits.loose)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class VisualInput:
+    """``frames`` uint8 [F, H, W, 3] are VAE-encoded; ``wave`` float32 [2, N] is a video's soundtrack."""
+
+    kind: str  # as in model.conditions.VisualCondition
+    frames: np.ndarray
+    wave: np.ndarray | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SoundInput:
+    """A standalone sound: float32 [2, N] at the audio VAE's rate."""
+
+    wave: np.ndarray
+
+
+MediaInput = VisualInput | SoundInput
+
+
+def source_of(condition: Condition, access: MediaAccess, name: str) -> str | bytes:
+    """A path that may be opened here, or the fetched bytes."""
+    scheme = condition.uri.split(":", 1)[0].lower() if ":" in condition.uri[:16] else ""
+    limit = {
+        "image": access.limits.image_max_bytes,
+        "video": access.limits.video_max_bytes,
+        "audio": access.limits.audio_max_bytes,
+    }[condition.kind]
+    if scheme in REMOTE or (scheme == "file" and access.policy.media_root is not None):
+        return fetch(condition.uri, access.policy, kind=condition.kind, max_bytes=limit, name=name)
+    if not access.local_paths:
+        raise MediaError(f"{name} must be an http(s) URL, a data URL or an upload", param="conditions")
+    return condition.uri.removeprefix("file://")
+
+
+def load_keyframe(condition: Condition, access: MediaAccess) -> np.ndarray:
+    """Upright uint8 [H, W, 3], not yet fitted to the canvas."""
+    name = f"{condition.role} frame"
+    source = source_of(condition, access, name)
+    shown = name if isinstance(source, bytes) else f"{name} {source}"
+    check_image(source, access.limits, name=shown)
+    return read_image(source, name=shown)
+
+
+def load_reference(
+    condition: Condition, index: int, geometry: Geometry, limits: Limits, access: MediaAccess
+) -> tuple[MediaInput, list[str]]:
+    """One reference, decoded and sized, with notes for the user. Nothing is replaced by silence or black."""
+    name = f"reference {index + 1} ({condition.kind})"
+    source = source_of(condition, access, name)
+    shown = name if isinstance(source, bytes) else f"{name} {source}"
+    if condition.kind == "image":
+        check_image(source, access.limits, name=shown)
+        picture = resize_reference_image(read_image(source, name=shown), limits, name=shown)
+        return VisualInput(kind="image", frames=picture[None]), []
+    if condition.kind == "audio":
+        check_audio(source, access.limits, name=shown)
+        wave = read_audio(source, max_seconds=geometry.duration_s, sample_rate_hz=limits.sample_rate_hz, name=shown)
+        return SoundInput(wave=wave), []
+    check_video(source, access.limits, name=shown, start_time_s=condition.start_time_s)
+    clip = read_video(
+        source,
+        fps=limits.fps,
+        max_seconds=geometry.duration_s,
+        start_time_s=condition.start_time_s,
+        size_of=lambda w, h: reference_video_size(w, h, limits),
+        sample_rate_hz=limits.sample_rate_hz,
+        name=shown,
+    )
+    if clip.audio is None and condition.require_sound:
+        raise MediaError(
+            f"{shown} has no sound, but video_audio asks for it",
+            hint="use the condition type video, which works without a soundtrack",
+            param="conditions",
+        )
+    frames = clip.frames[: geometry.num_frames]
+    shortest = limits.clip_frames + limits.tail_frames
+    if frames.shape[0] < shortest:
+        raise MediaError(
+            f"{shown} has {frames.shape[0]} frames at {limits.fps} fps, under the {shortest} that can be encoded",
+            hint=f"use a video of at least {shortest / limits.fps:.2f} seconds",
+            param="conditions",
+        )
+    return VisualInput(kind="video", frames=frames, wave=clip.audio), list(clip.notes)
+
+
+def encodable_frames(num_frames: int, limits: Limits) -> int:
+    """The longest prefix that the video VAE encodes without padding: 17n + 5."""
+    return (num_frames - limits.tail_frames) // limits.clip_frames * limits.clip_frames + limits.tail_frames
