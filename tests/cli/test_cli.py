@@ -97,6 +97,9 @@ def test_inspect_json(clip):
         ([PROMPT, "--first-frame", "absent.png"], "absent.png"),
         ([PROMPT, "--first-frame", "text.png"], "text.png"),
         ([PROMPT, "--from", "text.png"], "text.png"),
+        ([PROMPT, "--reference", "thing.xyz"], "suffix"),
+        ([PROMPT, "--reference", "text.png"], "ref2va"),
+        ([PROMPT, "--reference", "sound.wav"], "conditions"),
         ([PROMPT, "-o", "clip.avi"], ".mp4"),
         ([PROMPT, "--no-such-flag"], "no-such-flag"),
     ],
@@ -169,6 +172,20 @@ def test_no_audio_writes_no_audio_stream(tiny_folder, tmp_path):
     options = ("--model", tiny_folder, "--frames", 22, "--steps", 2, "--no-audio")
     assert talkies("generate", PROMPT, *options, cwd=tmp_path).returncode == 0
     assert inspect(tmp_path / "clip.mp4").to_dict()["audio"] is None
+
+
+def test_a_keyframe_by_path_is_repeatable(tiny_folder, tmp_path):
+    from PIL import Image
+
+    Image.effect_noise((80, 60), 90).convert("RGB").save(tmp_path / "first.png")
+    options = ("--model", tiny_folder, "--frames", 22, "--steps", 2)
+    done = talkies("generate", PROMPT, "--first-frame", "first.png", "-o", "a.mp4", *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    report = inspect(tmp_path / "a.mp4").to_dict()
+    assert report["request"]["effective"]["task"] == "fl2va"
+    again = talkies("generate", "--from", "a.mp4", "-o", "b.mp4", "--model", tiny_folder, cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "a.mp4").read_bytes() == (tmp_path / "b.mp4").read_bytes()
 
 
 def test_doctor_reports_and_exits_0(tmp_path):

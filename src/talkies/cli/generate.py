@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mimetypes
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,7 @@ def generate(
     task: str | None = typer.Option(None, help="t2va, fl2va or ref2va; inferred when absent."),
     first_frame: str | None = typer.Option(None, metavar="IMG", help="The clip begins with this picture."),
     last_frame: str | None = typer.Option(None, metavar="IMG", help="The clip ends with this picture."),
+    reference: list[str] = typer.Option([], metavar="FILE", help="Picture, video or sound; repeatable, order kept."),
     fit: str | None = typer.Option(None, help="How keyframes meet the canvas: stretch, crop, pad, adapt, released."),
     outputs: int | None = typer.Option(None, "-n", "--outputs", help="Several clips, with seed, seed+1, ..."),
     no_audio: bool = typer.Option(False, "--no-audio", help="Write a file without an audio stream."),
@@ -67,9 +69,10 @@ def generate(
         "audio": False if no_audio else None,
     }
     keyframes = (("first", first_frame), ("last", last_frame))
-    conditions = tuple(Condition(kind="image", uri=uri, role=role) for role, uri in keyframes if uri is not None)  # type: ignore[arg-type]
+    conditions = [Condition(kind="image", uri=uri, role=role) for role, uri in keyframes if uri is not None]  # type: ignore[arg-type]
+    conditions += [Condition(kind=_kind(uri), uri=uri) for uri in reference]
     if conditions:
-        changes["conditions"] = conditions
+        changes["conditions"] = tuple(conditions)
     if any(value is not None for value in (size, aspect, seconds, frames)):
         width, height = parse_size(size) if size is not None else (None, None)
         changes["target"] = Target(width=width, height=height, aspect=aspect, seconds=seconds, num_frames=frames)
@@ -147,6 +150,21 @@ def _paths(output: Path, count: int) -> list[Path]:
     return [output.with_name(f"{output.stem}-{i}{output.suffix}") for i in range(count)]
 
 
+def _kind(uri: str) -> Any:
+    """What a reference is, by its name; the decoder looks at the content in any case."""
+    mime = uri[5:].split(";")[0] if uri.startswith("data:") else mimetypes.guess_type(uri)[0] or ""
+    kind = mime.split("/")[0]
+    if kind in ("image", "video", "audio"):
+        return kind
+    if uri.lower().endswith((".heic", ".heif", ".avif")):
+        return "image"
+    raise InvalidRequest(
+        f"--reference {uri[:80]}: its name does not say whether it is a picture, a video or a sound",
+        hint="give it its usual suffix, such as .png, .mp4 or .wav",
+        param="reference",
+    )
+
+
 def _ladder(text: str | None) -> tuple[float, ...] | None:
     if text is None:
         return None
@@ -168,4 +186,10 @@ def _repeated(path: Path) -> VideoRequest:
             f"{path} holds no request of talkies", hint="only clips written by talkies can be repeated", param="--from"
         )
     request = VideoRequest.from_dict(stored["request"])
+    if any(c.uri.startswith("omitted:") for c in request.conditions):
+        raise InvalidRequest(
+            f"{path} was made from uploaded media that the file does not hold",
+            hint="give the pictures again with --first-frame, --last-frame or --reference, and the prompt",
+            param="--from",
+        )
     return request if request.task != Task.T2VA else request.replace(task=None)

@@ -105,7 +105,7 @@ class Engine:
                     fps=state.geometry.fps,
                     sample_rate_hz=state.geometry.sample_rate_hz,
                     request=request,
-                    metadata=clip_metadata(self.components, state),
+                    metadata=clip_metadata(self.components, state, keep_paths=True),
                     stages_s=stages,
                 )
             )
@@ -137,7 +137,7 @@ class Engine:
                     height=geometry.height,
                     fps=geometry.fps,
                     sample_rate_hz=geometry.sample_rate_hz if request.audio else None,
-                    metadata=clip_metadata(self.components, state),
+                    metadata=clip_metadata(self.components, state, keep_paths=True),
                 ) as writer:
                     if request.audio:
                         writer.write_wave(wave)

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 from talkies import __version__
 from talkies.engine.build import Components
 from talkies.engine.state import RequestState
 
+OMITTED = "omitted:"  # instead of an upload's address; such a clip cannot be repeated from its file alone
 
-def clip_metadata(components: Components, state: RequestState) -> dict[str, Any]:
-    """``request`` repeats the clip (one output, its own seed, every default filled in); ``effective`` explains it."""
+
+def clip_metadata(components: Components, state: RequestState, *, keep_paths: bool = False) -> dict[str, Any]:
+    """``request`` repeats the clip (one output, its own seed, every default filled in); ``effective`` explains it.
+
+    ``keep_paths`` is for a user's own machine: a server's folders are nobody's business, and a data: URL is the
+    picture itself. What is left out stays as a hash.
+    """
     g = state.geometry
     request = state.request.replace(seed=state.seed, num_outputs=1).to_dict()
+    for condition in request["conditions"]:
+        condition["uri"] = _public_uri(condition["uri"], keep_paths)
     request["target"] = {"width": g.width, "height": g.height, "num_frames": g.num_frames}
     if request["sigmas"] is None:
         request["num_sigmas"] = state.schedule.num_sigmas
@@ -32,3 +41,10 @@ def clip_metadata(components: Components, state: RequestState) -> dict[str, Any]
         },
         "model": {"name": components.config.model_name, "hash": components.model_hash},
     }
+
+
+def _public_uri(uri: str, keep_paths: bool) -> str:
+    remote = uri.startswith(("http://", "https://"))
+    if remote or (keep_paths and not uri.startswith("data:")):
+        return uri
+    return OMITTED + hashlib.sha256(uri.encode()).hexdigest()[:16]
