@@ -132,7 +132,8 @@ class FakeService:
                 return JobEvent(job_id=job.id, kind="cancelled")
             self.steps[job.id] = step
             if marker:
-                marker.write_text(str(step))
+                marker.with_suffix(".part").write_text(str(step))
+                marker.with_suffix(".part").replace(marker)
             done = {"stage": "denoise", "step": step, "num_steps": self.num_steps}
             left_s = (self.num_steps - step) * self.step_s
             fraction = step / (self.num_steps + 1)

@@ -13,8 +13,11 @@ import time
 from dataclasses import replace
 from typing import Any
 
+import structlog
+
 from talkies.engine.service import EngineService, Job, JobEvent
-from talkies.errors import NotReady, TalkiesError
+from talkies.errors import ConfigError, NotReady, TalkiesError
+from talkies.geometry import Limits
 from talkies.request import VideoRequest
 from talkies.server.admission import Admission
 from talkies.server.artifacts import Artifacts
@@ -37,6 +40,7 @@ class Coordinator:
 
     def __init__(self, service: EngineService, config: ServerConfig) -> None:
         self.service, self.config = service, config
+        self.limits = _served(service.info.limits, config.tasks)
         self.store = JobStore(config.database)
         self.artifacts = Artifacts(config)
         self.live = Live()
@@ -148,10 +152,11 @@ class Coordinator:
             self.service.cancel(record.id)  # deleted between insert and submit
 
     def _on_event(self, event: JobEvent) -> None:
-        try:
-            self._handle(event)
-        except Exception:
-            log.exception("event %s of job %s", event.kind, event.job_id)
+        with structlog.contextvars.bound_contextvars(job_id=event.job_id):
+            try:
+                self._handle(event)
+            except Exception:
+                log.exception("event %s", event.kind)
 
     def _handle(self, event: JobEvent) -> None:
         if event.kind in ("finished", "failed", "cancelled"):
@@ -160,7 +165,7 @@ class Coordinator:
                 try:
                     self._settle(event)
                 except (sqlite3.Error, OSError) as error:
-                    log.error("cannot record the end of job %s, trying again: %s", event.job_id, error)
+                    log.error("cannot record the end, trying again: %s", error)
                     with self._lock:
                         self._unsettled.append(event)
             return
@@ -185,6 +190,7 @@ class Coordinator:
         if state.queue_position is not None:
             record = self.store.start(event.job_id, event.facts)
             if record is not None:
+                log.info("%s", event.kind)
                 self.metrics.started(max(0.0, time.time() - record.created_at))
         if event.kind == "resumed":
             self.metrics.event("resumed")
@@ -218,12 +224,14 @@ class Coordinator:
             record = self.store.fail(job_id, self._public_error(error), ttl_s=self.config.ttl_s)
         self._forget(job_id, folder, keep_outputs=record is not None and record.status == "completed")
         if record is None:
+            log.info("cancelled")
             self.metrics.ended("abort", latency_s=None, facts={})
             return
         latency_s = (record.completed_at or 0.0) - record.created_at
         done = record.status == "completed"
         code = None if done or record.error is None else str(record.error["code"])
         self.metrics.ended("stop" if done else "abort", latency_s=latency_s, facts=event.facts, code=code)
+        log.info("%s after %.1f s%s", record.status, latency_s, f": {code}" if code else "")
         self._call_webhook(record)
         self.live.end(job_id, "done")
 
@@ -243,6 +251,8 @@ class Coordinator:
             self._folders.pop(job_id, None)
         self._last_step.pop(job_id, None)
         if self.store.peek(job_id) is None:
+            # Deleted while it ended: whoever deleted it saw the engine still at work and left the files to us.
+            self.artifacts.drop(folder)
             self.live.end(job_id, "deleted")
 
     def _public_error(self, error: dict[str, Any]) -> dict[str, Any]:
@@ -294,3 +304,17 @@ class Coordinator:
             safe = "".join(c if c.isalnum() and c.isascii() else "_" for c in name)
             gauges[f"talkies_engine_{safe}"] = {"": float(value)}
         return gauges
+
+
+def _served(limits: Limits, tasks: tuple[str, ...] | None) -> Limits:
+    """Raises ``ConfigError`` when nothing of what the operator wants is in the checkpoint."""
+    if tasks is None:
+        return limits
+    both = tuple(task for task in limits.tasks if task in tasks)
+    if not both:
+        raise ConfigError(
+            f"the checkpoint has {', '.join(limits.tasks)}, not {', '.join(tasks)}",
+            hint="use --task-type combined",
+            param="task_type",
+        )
+    return replace(limits, tasks=both)

@@ -32,7 +32,7 @@ async def create_job(
     key = None if is_sync else _idempotency_key(request)
     body = await read_body(request, max_part_bytes=coordinator.config.max_body_bytes)
     try:
-        limits = coordinator.service.info.limits
+        limits = coordinator.limits
         draft = to_draft(body, limits=limits, model_name=coordinator.model_name)
         if is_sync and draft.webhook_url is not None:
             raise InvalidRequest("webhook_url has no use here: the answer is the video", param="webhook_url")
@@ -44,7 +44,7 @@ async def create_job(
 def _accept(
     coordinator: Coordinator, draft: Draft, owner: str, key: str | None, is_sync: bool
 ) -> tuple[JobRecord, bool]:
-    artifacts, config, limits = coordinator.artifacts, coordinator.config, coordinator.service.info.limits
+    artifacts, config, limits = coordinator.artifacts, coordinator.config, coordinator.limits
     folder = Artifacts.new_folder()
     created = False
     try:

@@ -155,7 +155,7 @@ def list_models(request: Request) -> Response:
 
 def _limits(coordinator: Coordinator) -> dict[str, Any]:
     """What the page and careful clients need to ask for legal values."""
-    limits = coordinator.service.info.limits
+    limits = coordinator.limits
     return {
         "tasks": list(limits.tasks),
         "fps": limits.fps,
@@ -177,12 +177,13 @@ def _limits(coordinator: Coordinator) -> dict[str, Any]:
 @router.get("/models", response_model=dict[str, Any])
 def model_info(request: Request) -> Response:
     """SGLang's summary of what is loaded."""
-    info = _coordinator(request).service.info
+    coordinator = _coordinator(request)
+    info = coordinator.service.info
     return Json(
         {
             "model_path": info.model_name,
             "model_hash": info.model_hash,
-            "task_type": list(info.limits.tasks),
+            "task_type": list(coordinator.limits.tasks),
             "pipeline_name": "minimax_h3",
             "device": info.device,
             "attention": info.attention,

@@ -1,0 +1,149 @@
+"""Flags of ``vllm serve --omni`` and ``sglang serve`` that have no option of their own in ``talkies serve``.
+
+A launch script written for a peer either starts the same service or stops at once with the reason. Nothing is taken
+and dropped: a flag is here because its value is already the truth, or it is refused by name.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from talkies.errors import ConfigError
+
+_ONE_DEVICE = "one device serves the model"
+_PLACED = "weights are placed by the engine itself"
+_NO_CACHE = "no step cache is active: quality is lossless"
+_NO_LORA = "adapters are not available"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerFlag:
+    """``accepted``: values that change nothing here; a switch has ``takes_value=False``, accepted as it stands if
+    ``accepted`` is ``("",)``."""
+
+    reason: str
+    accepted: tuple[str, ...] = ()
+    takes_value: bool = True
+
+
+def _switch(reason: str, *, holds: bool = False) -> PeerFlag:
+    return PeerFlag(reason, ("",) if holds else (), takes_value=False)
+
+
+PEER_FLAGS: dict[str, PeerFlag] = {
+    "--omni": _switch("every model here makes picture and sound", holds=True),
+    "--step-execution": _switch("the scheduler always works between steps", holds=True),
+    "--enforce-eager": _switch("nothing is compiled", holds=True),
+    "--log-stats": _switch("metrics are on; --disable-log-stats turns them off", holds=True),
+    "--trust-remote-code": _switch("code from a checkpoint is never run"),
+    "--revision": PeerFlag("a folder is served as it is"),
+    "--model-class-name": PeerFlag("there is one pipeline", ("MiniMaxH3Pipeline",)),
+    "--num-gpus": PeerFlag(_ONE_DEVICE, ("1",)),
+    "--usp": PeerFlag(_ONE_DEVICE, ("1",)),
+    "--ulysses-degree": PeerFlag(_ONE_DEVICE, ("1",)),
+    "--ulysses-mode": PeerFlag(_ONE_DEVICE, ("strict",)),
+    "--ulysses-a2a-permute": _switch(_ONE_DEVICE),
+    "--ring": PeerFlag(_ONE_DEVICE, ("1",)),
+    "--ring-degree": PeerFlag(_ONE_DEVICE, ("1",)),
+    "--allgather-degree": PeerFlag(_ONE_DEVICE, ("1",)),
+    "--tensor-parallel-size": PeerFlag(_ONE_DEVICE, ("1",)),
+    "-tp": PeerFlag(_ONE_DEVICE, ("1",)),
+    "--tp-size": PeerFlag(_ONE_DEVICE, ("1",)),
+    "--text-encoder-tp-size": PeerFlag(_ONE_DEVICE, ("1",)),
+    "--cfg-parallel-size": PeerFlag("the model is guidance-distilled", ("1",)),
+    "--data-parallel-size": PeerFlag(_ONE_DEVICE, ("1",)),
+    "--vae-patch-parallel-size": PeerFlag(_ONE_DEVICE, ("1",)),
+    "--vae-parallel-mode": PeerFlag(_ONE_DEVICE, ("tile",)),
+    "--vae-use-tiling": _switch("the video VAE always works in tiles", holds=True),
+    "--vae-use-slicing": _switch(_PLACED),
+    "--use-hsdp": _switch(_ONE_DEVICE),
+    "--hsdp-shard-size": PeerFlag(_ONE_DEVICE, ("-1",)),
+    "--hsdp-replicate-size": PeerFlag(_ONE_DEVICE, ("1",)),
+    "--diffusion-offload-config": PeerFlag(_PLACED),
+    "--enable-cpu-offload": _switch(_PLACED),
+    "--enable-layerwise-offload": _switch(_PLACED),
+    "--enable-distributed-layerwise-offload": _switch(_PLACED),
+    "--dlo-use-allgather": _switch(_PLACED),
+    "--dlo-no-use-allgather": _switch(_PLACED),
+    "--dlo-resident-layers": PeerFlag(_PLACED, ("0",)),
+    "--dlo-chunk-size-mb": PeerFlag(_PLACED),
+    "--dlo-pin-budget-gb": PeerFlag(_PLACED),
+    "--dlo-pin-failure-policy": PeerFlag(_PLACED),
+    "--dlo-host-registration-limit-gib": PeerFlag(_PLACED, ("0",)),
+    "--host-weight-runtime-mode": PeerFlag(_PLACED, ("disabled",)),
+    "--host-weight-runtime-root": PeerFlag(_PLACED),
+    "--layerwise-offload-components": PeerFlag(_PLACED),
+    "--dit-layerwise-resident-layers": PeerFlag(_PLACED),
+    "--performance-mode": PeerFlag(_PLACED, ("auto",)),
+    "--encoder-parallel": PeerFlag(_ONE_DEVICE, ("auto",)),
+    "--request-batch-max-wait-ms": PeerFlag("requests are batched between steps, without waiting", ("0",)),
+    "--diffusion-streaming-output": _switch("use GET /v1/videos/{id}/events"),
+    "--cache-backend": PeerFlag(_NO_CACHE, ("none",)),
+    "--cache-config": PeerFlag(_NO_CACHE),
+    "--enable-cache-dit-summary": _switch(_NO_CACHE),
+    "--quantization": PeerFlag("weights are served in the precision of --dtype", ("none",)),
+    "--diffusion-quantization-config": PeerFlag("weights are served in the precision of --dtype"),
+    "--force-cutlass-fp8": _switch("weights are served in the precision of --dtype"),
+    "--diffusion-attention-config": PeerFlag("one backend serves all roles: use --attention"),
+    "-dac": PeerFlag("one backend serves all roles: use --attention"),
+    "--fastvideo-vsa-topk": PeerFlag("attention is dense"),
+    "--fa-deterministic": _switch("use --attention sdpa, which repeats bit for bit on one device"),
+    "--diffusion-kv-cache-dtype": PeerFlag("attention runs in the precision of --dtype", ("auto",)),
+    "--lora-path": PeerFlag(_NO_LORA),
+    "--lora-backend": PeerFlag(_NO_LORA),
+    "--lora-scale": PeerFlag(_NO_LORA),
+    "--diffusion-compile-granularity": PeerFlag("nothing is compiled"),
+    "--diffusion-compile-dynamic": _switch("nothing is compiled"),
+    "--no-diffusion-compile-dynamic": _switch("nothing is compiled", holds=True),
+    "--default-sampling-params": PeerFlag("defaults are the checkpoint's own; requests say what they want"),
+    "--diffusion-load-format": PeerFlag("a checkpoint has one layout", ("default",)),
+    "--max-generated-image-size": PeerFlag("canvases are limited by the checkpoint"),
+    "--stage-init-timeout": PeerFlag("loading has no deadline: /health is 503 until it is done"),
+    "--init-timeout": PeerFlag("loading has no deadline: /health is 503 until it is done"),
+    "--api-server-count": PeerFlag("one server owns the jobs", ("1",)),
+    "--num-weight-load-threads": PeerFlag("weights are mapped, not read by threads"),
+    "--disable-multithread-weight-load": _switch("weights are mapped, not read by threads", holds=True),
+    "--enable-broadcast-weight-load": _switch(_ONE_DEVICE),
+    "--enable-diffusion-pipeline-profiler": _switch("stage times are always in the job's stage_durations", holds=True),
+    "--log-file": PeerFlag("redirect stderr"),
+    "--enable-sleep-mode": _switch("the model stays loaded"),
+    "--omni-lb-policy": PeerFlag(_ONE_DEVICE),
+    "--model-variant": PeerFlag("use --task-type"),
+}
+
+
+def take(arguments: Sequence[str], own_flags: Iterable[str]) -> tuple[str | None, list[str]]:
+    """(model, notes) from the arguments that no option of ours took.
+
+    Raises ``ConfigError`` naming the flag: a peer's with the reason, any other with the nearest name.
+    """
+    models: list[str] = []
+    notes: list[str] = []
+    rest = list(arguments)
+    while rest:
+        token = rest.pop(0)
+        if not token.startswith("-"):
+            models.append(token)
+            continue
+        name, equals, value = token.partition("=")
+        flag = PEER_FLAGS.get(name)
+        if flag is None:
+            raise _unknown(name, own_flags)
+        if flag.takes_value and not equals:
+            value = rest.pop(0) if rest else ""
+        if value not in flag.accepted:
+            shown = f"{name} {value}".rstrip()
+            hint = f"leave it out, or use {' or '.join(flag.accepted)}" if any(flag.accepted) else "leave it out"
+            raise ConfigError(f"{shown} is not available: {flag.reason}", hint=hint, param=name)
+        notes.append(f"{f'{name} {value}'.rstrip()}: already so, {flag.reason}")
+    if len(models) > 1:
+        raise ConfigError(f"one model is served, got {', '.join(models)}", hint="name one folder", param="MODEL")
+    return (models[0] if models else None), notes
+
+
+def _unknown(name: str, own_flags: Iterable[str]) -> ConfigError:
+    near = difflib.get_close_matches(name, [*own_flags, *PEER_FLAGS], n=1, cutoff=0.6)
+    hint = f"did you mean {near[0]}?" if near else "see talkies serve --help"
+    return ConfigError(f"unknown flag {name}", hint=hint, param=name)

@@ -1,0 +1,173 @@
+"""The request shapes that users of vLLM-Omni, SGLang and OpenAI paste, over the wire."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.conftest import Server
+from tests.server.fakes import mp4_bytes
+
+
+@pytest.fixture
+def png(tmp_path: Path) -> Path:
+    from PIL import Image
+
+    path = tmp_path / "a picture.png"
+    Image.new("RGB", (160, 96), "green").save(path)
+    return path
+
+
+@pytest.fixture
+def mp4(tmp_path: Path) -> Path:
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(mp4_bytes())
+    return path
+
+
+@pytest.fixture
+def wav(tmp_path: Path) -> Path:
+    import wave
+
+    path = tmp_path / "voice.wav"
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(16_000)
+        file.writeframes(b"\0\1" * 32_000)
+    return path
+
+
+def accepted(answer: Any) -> dict[str, Any]:
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_vllm_omni_multipart_with_extra_params_as_text(server: Server) -> None:
+    # curl -F prompt=.. -F 'extra_params={...}' of the recipe, with values legal here
+    form = {
+        "prompt": (None, "a red ball"),
+        "width": (None, "112"),
+        "height": (None, "64"),
+        "num_inference_steps": (None, "8"),
+        "flow_shift": (None, "12"),
+        "seed": (None, "42"),
+        "guidance_scale": (None, "5.0"),
+        "extra_params": (None, json.dumps({"task": "t2va", "duration": 2, "audio_flow_shift": 3.0})),
+    }
+    job = accepted(server.http.post("/v1/videos", files=form))
+    assert (job["size"], job["num_frames"], job["num_forwards"], job["num_inference_steps"]) == ("112x64", 56, 7, 8)
+    assert job["warnings"] == ["guidance_scale is ignored: the model is guidance-distilled"]
+
+
+def test_urlencoded_form_with_whole_seconds(server: Server) -> None:
+    job = accepted(server.http.post("/v1/videos", data={"prompt": "a ball", "seconds": "2", "size": "64x112"}))
+    assert (job["size"], job["seconds"]) == ("64x112", "2.333")
+
+
+def test_bracket_names_are_folded(server: Server) -> None:
+    form = {"prompt": "x", "extra_params[task]": "t2va", "extra_params[duration]": "1.5", "target[short_edge]": "64"}
+    job = accepted(server.http.post("/v1/videos", data=form))
+    assert (job["task"], job["num_frames"]) == ("t2va", 39)
+
+
+def test_sglang_json_of_the_model_card(server: Server, png: Path) -> None:
+    import base64
+
+    uri = "data:image/png;base64," + base64.b64encode(png.read_bytes()).decode()
+    body = {
+        "task": "fl2va",
+        "prompt": "a ball",
+        "conditions": [{"type": "image", "uri": uri, "role": "keyframe", "frame_index": 0}],
+        "target": {"short_edge": 64, "aspect_ratio": "auto", "duration_seconds": 2},
+        "seed": 0,
+        "num_outputs_per_prompt": 1,
+        "num_inference_steps": 10,
+        "flow_shift": 12.0,
+        "audio_flow_shift": 3.0,
+        "quality": "lossless",
+        "size": "112x64",
+        "seconds": 5,
+    }
+    job = accepted(server.http.post("/v1/videos", json=body))
+    assert (job["task"], job["size"], job["num_frames"], job["seed"]) == ("fl2va", "112x64", 56, 0)
+    assert "size 112x64 is ignored: target.aspect_ratio wins" in job["warnings"]
+    assert "seconds is ignored: target.seconds wins" in job["warnings"]
+
+
+def test_uploads_become_keyframes_or_references(server: Server, png: Path, mp4: Path, wav: Path) -> None:
+    def post(*files: tuple[str, Path, str], **data: str) -> dict[str, Any]:
+        parts = [(name, (path.name, path.read_bytes(), mime)) for name, path, mime in files]
+        return accepted(server.http.post("/v1/videos", data={"prompt": "a ball", **data}, files=parts))
+
+    one = post(("input_reference", png, "image/png"))
+    two = post(("input_references", png, "image/png"), ("input_references", png, "image/png"))
+    last = post(("input_reference", png, "image/png"), extra_params='{"frame_indices": [-1]}')
+    mixed = post(
+        ("input_references", mp4, "video/mp4"),
+        ("input_references", png, "image/png"),
+        ("input_references", wav, "application/octet-stream"),
+    )
+    roles = {job["id"]: [(c.kind, c.role) for c in server.service.jobs[job["id"]].request.conditions]
+             for job in (one, two, last, mixed)}  # fmt: skip
+    assert roles[one["id"]] == [("image", "first")]
+    assert roles[two["id"]] == [("image", "first"), ("image", "last")]
+    assert roles[last["id"]] == [("image", "last")]
+    assert roles[mixed["id"]] == [("video", "reference"), ("image", "reference"), ("audio", "reference")]
+    assert (mixed["task"], mixed["size"], one["size"]) == ("ref2va", "112x64", "112x64")
+
+
+def test_the_job_is_the_truth_not_the_request(server: Server) -> None:
+    job = server.create("a ball", extra_params={"duration": 1.5}, n=2, seed=[5, 6], return_stage_metrics=True)
+    assert (job["status"], job["num_outputs"], job["seed"], job["error"]) == ("queued", 2, 5, None)
+    done = server.wait(job["id"])
+    assert (done["status"], done["progress"], done["seconds"], done["duration_s"]) == ("completed", 100, "1.625", 1.625)
+    assert done["stage_durations"] == {"encode": 0.01, "denoise": 0.2, "decode": 0.05}
+    assert done["metrics"]["queue_wait_s"] >= 0
+    assert done["url"] == f"/v1/videos/{job['id']}/content"
+    for variant in ("0", "1", "video"):
+        answer = server.http.get(done["url"], params={"variant": variant})
+        assert (answer.status_code, answer.content) == (200, mp4_bytes())
+    assert server.http.get(done["url"], params={"variant": "2"}).json()["error"]["param"] == "variant"
+
+
+def test_precedence_is_told_as_warnings(server: Server) -> None:
+    job = server.create(
+        "a ball", size="112x64", width=64, height=64, seconds="1", num_frames=56, extra_params={"duration": 2},
+        aspect_ratio="1:1", video_params={"fps": 24, "num_frames": 22},
+    )  # fmt: skip
+    assert (job["size"], job["num_frames"]) == ("112x64", 56)
+    assert job["warnings"] == [
+        "video_params.num_frames is ignored: num_frames wins",
+        "seconds is ignored: extra_params.seconds wins",
+        "width and height are ignored: size wins",
+        "aspect_ratio is ignored: size 112x64 wins",
+        "num_frames is ignored: the duration wins",
+    ]
+
+
+@pytest.mark.parametrize("word", ["auto", "standard", "default", "hd", "lossless"])
+def test_words_for_the_default_quality(server: Server, word: str) -> None:
+    assert server.create("a ball", quality=word)["quality"] == "lossless"
+
+
+def test_steps_and_forwards_say_the_same(server: Server) -> None:
+    assert server.create("a ball", num_forwards=7)["num_inference_steps"] == 8
+    assert server.create("a ball", sigmas=[1, 0.5, 0])["num_forwards"] == 2
+    assert server.create("a ball")["num_forwards"] == 19
+
+
+def test_width_and_height_need_no_aspect_ratio(server: Server) -> None:
+    assert server.create("a ball", width=96, height=64, task="t2va")["size"] == "96x64"
+
+
+def test_fl2va_without_images_is_text_to_video(server: Server) -> None:
+    assert server.create("a ball", task="fl2va")["task"] == "t2va"
+
+
+def test_audio_false_reaches_the_engine(server: Server) -> None:
+    job = server.create("a ball", audio=False)
+    assert server.service.jobs[job["id"]].request.audio is False
