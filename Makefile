@@ -16,7 +16,7 @@ demo: $(STAMP)
 	$(BIN)/talkies inspect demo.mp4
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -m "not slow and not gpu"
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow and not gpu"
 
 check: $(STAMP)
 	$(BIN)/ruff check .
