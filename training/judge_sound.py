@@ -98,19 +98,19 @@ def rise_form(timbre: int) -> np.ndarray:
 
 
 def align(level_E: np.ndarray, rough: int, timbre: int) -> float:
-    """The onset as a (fractional) envelope index: where the rise of the timbre fits the measured one best."""
+    """The onset as a (fractional) envelope index: where the measured rise correlates best with the timbre's."""
     form = rise_form(timbre)
+    form = (form - form.mean()) / np.linalg.norm(form - form.mean())
     padded = np.pad(level_E, (32, 64))
-    shifts = np.arange(rough - 16, rough + 9)
+    shifts = np.arange(rough - 16, rough + 17)
     measured = np.stack([padded[s + 20 : s + 20 + len(form)] for s in shifts])
-    measured = measured - measured[:, :8].mean(1, keepdims=True)
-    gain = measured @ form / (form @ form)
-    error = ((measured - gain[:, None] * form) ** 2).sum(1)
-    best = int(error.argmin())
+    measured = measured - measured.mean(1, keepdims=True)
+    likeness = measured @ form / (np.linalg.norm(measured, axis=1) + 1e-9)
+    best = int(likeness.argmax())
     offset = 0.0
     if 0 < best < len(shifts) - 1:
-        low, mid, high = error[best - 1 : best + 2]
-        offset = 0.5 * (low - high) / max(low - 2 * mid + high, 1e-12)
+        low, mid, high = likeness[best - 1 : best + 2]
+        offset = 0.5 * (low - high) / min(low - 2 * mid + high, -1e-12)
     return max(0.0, float(shifts[best] + np.clip(offset, -0.5, 0.5)))
 
 
