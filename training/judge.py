@@ -59,12 +59,10 @@ class Verdict:
     @property
     def pan_error(self) -> float | None:
         """Mean distance between where it sounds and where it is seen, in picture widths."""
-        errors = [abs(pan - self.event_x[i]) for pan, i in zip(self.pan, self._nearest_event(), strict=True)]
-        return float(np.mean(errors)) if errors and self.event_s else None
-
-    def _nearest_event(self) -> list[int]:
-        events = np.array(self.event_s or (0.0,))
-        return [int(np.abs(events - onset).argmin()) if self.event_s else 0 for onset in self.onset_s[: len(self.pan)]]
+        if not self.event_s or not self.onset_s:
+            return None
+        nearest = [int(np.abs(np.array(self.event_s) - onset).argmin()) for onset in self.onset_s]
+        return float(np.mean([abs(pan - self.event_x[i]) for pan, i in zip(self.pan, nearest, strict=True)]))
 
 
 def _inner(times_s: Sequence[float], duration_s: float) -> tuple[float, ...]:
