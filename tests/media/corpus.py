@@ -246,8 +246,6 @@ def video(
         stream.width, stream.height, stream.pix_fmt = *size, pix_fmt
         if aspect:
             stream.codec_context.sample_aspect_ratio = aspect
-        if rotation:
-            stream.set_display_rotation(rotation)
         base = time_base or (Fraction(1, 90_000) if times_s else 1 / Fraction(fps))
         stream.codec_context.time_base = base
         track = add_sound(file, **sound) if sound is not None else None
@@ -259,7 +257,15 @@ def video(
         file.mux(stream.encode(None))
         if track:
             track()
-    return out.getvalue()
+    return turned(out.getvalue(), rotation) if rotation else out.getvalue()
+
+
+def turned(data: bytes, degrees: int) -> bytes:
+    """With a display matrix for a turn to the left: x' = a x + c y, y' = b x + d y, in the first track's header."""
+    a, b = {90: (0, -1), 180: (-1, 0), 270: (0, 1)}[degrees]
+    at = data.index(b"tkhd") + 44
+    matrix = struct.pack(">9i", a << 16, b << 16, 0, -b << 16, a << 16, 0, 0, 0, 1 << 30)
+    return data[:at] + matrix + data[at + 36 :]
 
 
 def add_sound(

@@ -1,4 +1,5 @@
 import json
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -6,7 +7,7 @@ import pytest
 from talkies.errors import MediaError
 from talkies.media.encode import write_mp4
 from talkies.media.inspect import inspect
-from tests.media import clips
+from tests.media import clips, corpus
 
 FRAME_MS = 1000 / 24
 SCENES = {
@@ -124,6 +125,24 @@ def test_faults_become_flags(tmp_path):
 
     write_mp4(tmp_path / "fast.mp4", frames, clips.wave_with(events, 3.0), fps=30)
     assert {"fps:30", "duration_mismatch:+0.600"} <= set(inspect(tmp_path / "fast.mp4").flags)
+
+
+@pytest.mark.parametrize(
+    ("make", "flags"),
+    [
+        # 0.25 s less the encoder's delay of 1,024 samples, which this file does not hide
+        (lambda: corpus.video(range(36), sound={"begins_s": 0.25, "seconds": 1.25}), ["audio_starts:+0.218"]),
+        (lambda: corpus.video(range(36), sound={}, container="matroska"), []),
+        (
+            lambda: corpus.video(range(5), times_s=[Fraction(n, 100) for n in (0, 4, 9, 12, 30)], container="matroska"),
+            ["vfr", "no_audio"],
+        ),
+    ],
+    ids=["late sound", "matroska", "uneven"],
+)
+def test_timing_faults_of_other_peoples_files_are_flagged(make, flags):
+    found = [flag for flag in inspect(make(), name="clip").flags if not flag.startswith(("fps", "duration"))]
+    assert found == flags
 
 
 def test_missing_streams_are_null_and_flagged(tmp_path):

@@ -9,7 +9,7 @@ black, black:<a>-<b>    all of it, or from a to b seconds
 frozen:<a>-<b>          half a second or longer in which nothing changes
 silent                  the sound stays under -60 dBFS
 clipped                 the sound is cut off at full scale
-audio_starts:<s>        the sound begins later than 5 ms
+audio_starts:<s>        the sound begins over 5 ms later (+) or earlier (-) than the picture
 duration_mismatch:<s>   the sound is longer (+) or shorter (-) than the picture by over 0.1 s
 """
 
@@ -94,18 +94,23 @@ def inspect(source: str | os.PathLike[str] | bytes, *, name: str | None = None) 
         if info.video is not None:
             video_s = _watch(container, label, track, luma, still)
     wave: np.ndarray | None = None
-    rate = 0
+    rate, late_s = 0, 0.0
     if info.audio is not None:
         with open_media(source, name) as (container, label):
             wave, rate = decode_native(container, label, max_seconds=MAX_SECONDS, origin_s=Fraction(0))
             audio_s = wave.shape[1] / rate
-            _check_whole(label, audio_s, promised_s(container, container.streams.audio[0]), "sound")
+            sound = container.streams.audio[0]
+            _check_whole(label, audio_s, promised_s(container, sound), "sound")
+            if track.times_s and sound.start_time is not None and sound.time_base is not None:
+                late_s = float(sound.start_time * sound.time_base) - track.times_s[0]
     rms_dbfs = _rms_dbfs(wave)
     if info.video is None:
         flags.append("no_video")
     else:
         flags += _picture_flags(info, track.times_s, luma, still)
     flags += ["no_audio"] if wave is None else _sound_flags(wave, rate, rms_dbfs)
+    if abs(late_s) > 0.005:
+        flags.append(f"audio_starts:{late_s:+.3f}")
     if info.video is not None and wave is not None and abs(audio_s - video_s) > 0.1:
         flags.append(f"duration_mismatch:{audio_s - video_s:+.3f}")
     offset = None
