@@ -31,7 +31,7 @@ from talkies.media.metadata import METADATA_KEY, pack_metadata
 
 AAC_BIT_RATE = 192_000
 AAC_FRAME_SAMPLES = 1024
-MAX_QUEUED_CHUNKS = 2  # one being encoded, one waiting: a chunk of 17 full-size frames is 53 MB
+MAX_QUEUED_CHUNKS = 2  # beside the one being encoded: a chunk of 17 full-size frames is 53 MB
 PEAK_TOLERANCE = 1e-3  # rounding of a clamp done in 16 bits
 
 # AVColorRange.MPEG, and "1" for BT.709 in AVColorSpace, AVColorPrimaries and AVColorTransferCharacteristic.
