@@ -13,9 +13,8 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 
-from talkies.server.app import create_app
+from talkies.server.app import HttpServer, create_app
 from talkies.server.config import ServerConfig
 from talkies.server.coordinator import Coordinator
 from tests.server.fakes import FakeService
@@ -51,7 +50,7 @@ def serving(data_dir: Path, service: FakeService | None = None, **config: Any) -
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    server = uvicorn.Server(uvicorn.Config(app, "127.0.0.1", port, log_level="warning", timeout_graceful_shutdown=2))
+    server = HttpServer(app, host="127.0.0.1", port=port)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:

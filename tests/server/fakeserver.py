@@ -5,13 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import uvicorn
-
-from talkies.server.app import create_app
+from talkies.server.app import HttpServer, create_app
 from talkies.server.config import ServerConfig
 from tests.server.fakes import FakeService, mp4_bytes
 
 if __name__ == "__main__":
     mp4_bytes()
     app = create_app(FakeService(step_s=0.01), ServerConfig(data_dir=Path(sys.argv[1])))
-    uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), log_level="error")
+    HttpServer(app, host="127.0.0.1", port=int(sys.argv[2])).run()

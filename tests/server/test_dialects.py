@@ -131,7 +131,9 @@ def test_the_job_is_the_truth_not_the_request(server: Server) -> None:
     for variant in ("0", "1", "video"):
         answer = server.http.get(done["url"], params={"variant": variant})
         assert (answer.status_code, answer.content) == (200, mp4_bytes())
-    assert server.http.get(done["url"], params={"variant": "2"}).json()["error"]["param"] == "variant"
+    for variant, status in (("2", 404), ("11", 400), ("poster", 400)):
+        answer = server.http.get(done["url"], params={"variant": variant})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (status, "variant")
 
 
 def test_precedence_is_told_as_warnings(server: Server) -> None:

@@ -6,12 +6,14 @@ app = create_app(service, ServerConfig(data_dir=Path("data")))
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib import resources
 from typing import Any
 
+import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
@@ -44,7 +46,6 @@ def create_app(service: EngineService, config: ServerConfig) -> FastAPI:
         try:
             yield
         finally:
-            app.state.closing.set()
             await asyncio.to_thread(coordinator.close)
 
     app = FastAPI(
@@ -57,7 +58,6 @@ def create_app(service: EngineService, config: ServerConfig) -> FastAPI:
     )
     app.state.coordinator = coordinator
     app.state.keys = Keys(config.api_keys)
-    app.state.closing = asyncio.Event()
     app.state.created_at = int(time.time())
     errors.install(app)
 
@@ -80,16 +80,37 @@ def create_app(service: EngineService, config: ServerConfig) -> FastAPI:
     return app
 
 
+class HttpServer(uvicorn.Server):
+    """uvicorn waits for open answers before it tells the application to stop; event streams have to hear it first."""
+
+    def __init__(self, app: FastAPI, *, timeout_graceful_shutdown_s: int = 5, **options: Any) -> None:
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            lifespan="on",
+            timeout_graceful_shutdown=timeout_graceful_shutdown_s,
+            **options,
+        )
+        super().__init__(config)
+        self._coordinator: Coordinator = app.state.coordinator
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._coordinator.live.close()
+        await super().shutdown(sockets)
+
+
 def _operation_id(route: APIRoute) -> str:
     return route.name
 
 
-async def _no_websocket(socket: WebSocket) -> None:
+async def _no_websocket(channel: WebSocket) -> None:
     """An error message in the protocol's own form, so that a client shows why it ends."""
-    await socket.accept()
+    await channel.accept()
     message = "realtime video is not available: use GET /v1/videos/{id}/events and /content"
-    await socket.send_json({"type": "error", "message": message, "code": "not_implemented"})
-    await socket.close(code=1011)
+    await channel.send_json({"type": "error", "message": message, "code": "not_implemented"})
+    await channel.close(code=1011)
 
 
 def _add_page(app: FastAPI) -> None:

@@ -76,7 +76,7 @@ class Artifacts:
     def find(self, record: JobRecord, variant: str | None) -> Path:
         """The file of ``variant``: an output's number, video, thumbnail or spritesheet. Blocks while it is made.
 
-        Raises ``InvalidRequest`` for an unknown variant, ``NotFound`` when the file is not there.
+        Raises ``InvalidRequest`` for an unknown variant, ``NotFound`` when there is no such output or file.
         """
         outputs = self.outputs(record.folder, record.num_outputs)
         chosen = variant or "video"
@@ -84,13 +84,16 @@ class Artifacts:
             path = self._picture(outputs[0], chosen)
         elif chosen == "video":
             path = outputs[0]
-        elif chosen.isascii() and chosen.isdecimal() and len(chosen) <= 3 and int(chosen) < len(outputs):
+        elif chosen.isascii() and chosen.isdecimal() and len(chosen) <= 3:
+            if int(chosen) >= len(outputs):
+                raise NotFound(
+                    f"Video {record.id} has no output {chosen}", hint=f"it has 0..{len(outputs) - 1}", param="variant"
+                )
             path = outputs[int(chosen)]
         else:
-            numbers = "0" if len(outputs) == 1 else f"0..{len(outputs) - 1}"
             raise InvalidRequest(
                 f"variant={chosen[:40]!r} is unknown",
-                hint=f"use video, thumbnail, spritesheet or {numbers}",
+                hint="use video, thumbnail, spritesheet or the number of an output",
                 param="variant",
             )
         if not path.is_file():

@@ -17,6 +17,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Match
 
 from talkies.errors import InvalidRequest, TalkiesError
 
@@ -144,9 +145,21 @@ def install(app: FastAPI) -> None:
             message = f"{request.method} is not allowed on {request.url.path}"
         kind = "BadRequestError" if error.status_code == 400 else None
         param = "body" if error.status_code == 400 else None
-        return error_response(error.status_code, message, kind=kind, param=param, headers=error.headers)
+        headers = dict(error.headers or {})
+        if error.status_code == 405:
+            headers["Allow"] = ", ".join(sorted(_methods(request)))
+        return error_response(error.status_code, message, kind=kind, param=param, headers=headers)
 
     @app.exception_handler(Exception)
     async def _bug(request: Request, error: Exception) -> Response:
         log.error("bug while answering %s %s", request.method, request.url.path, exc_info=error)
         return error_response(500, "internal error; the server's log has the details")
+
+
+def _methods(request: Request) -> set[str]:
+    """All methods of the path. Starlette answers with those of the first route that has it, though several do."""
+    methods: set[str] = set()
+    for route in request.app.router.routes:
+        if route.matches(request.scope)[0] is not Match.NONE:
+            methods |= getattr(route, "methods", None) or set()
+    return methods

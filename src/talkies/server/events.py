@@ -9,7 +9,6 @@ event: deleted    {"id"}; the stream ends
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
@@ -22,6 +21,13 @@ from talkies.server.record import JobRecord
 from talkies.server.view import job_object
 
 HEARTBEAT_S = 10.0
+SCHEMA = {  # of one event, as OpenAPI tools read a stream; data is JSON text
+    "type": "object",
+    "properties": {
+        "event": {"type": "string", "enum": ["job", "progress", "preview", "done", "deleted"]},
+        "data": {"type": "string"},
+    },
+}
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # proxies must not hold events back
 
 
@@ -29,8 +35,10 @@ def frame(event: str, data: dict[str, Any]) -> bytes:
     return f"event: {event}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
 
 
-async def stream(coordinator: Coordinator, record: JobRecord, closing: asyncio.Event) -> AsyncIterator[bytes]:
-    """Watches before it looks, so that nothing falls between the first job object and the events."""
+async def stream(coordinator: Coordinator, record: JobRecord) -> AsyncIterator[bytes]:
+    """Watches before it looks, so that nothing falls between the first job object and the events.
+
+    A stream that ends without ``done`` or ``deleted`` belongs to a server that stops: watch again later."""
     live, store = coordinator.live, coordinator.store
     watcher = live.watch(record.id)
     try:
@@ -46,8 +54,7 @@ async def stream(coordinator: Coordinator, record: JobRecord, closing: asyncio.E
         state = live.get(record.id)
         if state is not None and state.preview is not None:
             yield _preview(state.preview)
-        while not closing.is_set():
-            pending = await watcher.next(HEARTBEAT_S)
+        while "closing" not in (pending := await watcher.next(HEARTBEAT_S)):
             if not pending:
                 yield b": still here\n\n"
             if "progress" in pending:

@@ -12,7 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any, Literal
 
-WatchKind = Literal["progress", "preview", "done", "deleted"]
+WatchKind = Literal["progress", "preview", "done", "deleted", "closing"]
 LAST: frozenset[str] = frozenset({"done", "deleted"})
 
 
@@ -136,6 +136,12 @@ class Live:
                 return None
             running = sum(s.eta_s or 0.0 for s in self._states.values() if s.queue_position is None)
             return running + sum(s.predicted_s or 0.0 for s in ahead)
+
+    def close(self) -> None:
+        """The server stops: open streams end instead of holding it up. Call on the loop."""
+        for watchers in self._watchers.values():
+            for watcher in watchers:
+                watcher.push("closing", None)
 
     def num_states(self) -> int:
         with self._lock:

@@ -21,6 +21,7 @@ from talkies.server.view import VideoDeleted, VideoJob, VideoList, job_object, p
 
 MAX_PAGE = 100
 DEFAULT_PAGE = 20
+VARIANTS = "^(video|thumbnail|spritesheet|[0-9])$"  # a digit is an output's number
 PICTURES = {".webp": "image/webp", ".jpg": "image/jpeg", ".mp4": "video/mp4"}
 
 router = APIRouter()
@@ -100,16 +101,16 @@ def delete_video(request: Request, video_id: str) -> Response:
     return Json({"id": record.id, "object": "video.deleted", "deleted": True})
 
 
-@router.api_route(
+@router.head("/v1/videos/{video_id}/content", include_in_schema=False)
+@router.get(
     "/v1/videos/{video_id}/content",
-    methods=["GET", "HEAD"],
     response_class=FileResponse,
     responses={
         200: {"content": {kind: {"schema": {"type": "string", "format": "binary"}} for kind in PICTURES.values()}},
         **responses(400, 401, 404, 410, 422),
     },
 )
-def get_content(request: Request, video_id: str, variant: str | None = Query(None, max_length=40)) -> Response:
+def get_content(request: Request, video_id: str, variant: str | None = Query(None, pattern=VARIANTS)) -> Response:
     record = _find(request, video_id)
     if record.status == "failed":
         why = (record.error or {}).get("message", "unknown")
@@ -125,13 +126,13 @@ def get_content(request: Request, video_id: str, variant: str | None = Query(Non
     "/v1/videos/{video_id}/events",
     response_class=StreamingResponse,
     responses={
-        200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}},
+        200: {"content": {"text/event-stream": {"schema": events.SCHEMA}}},
         **responses(401, 404, 410),
     },
 )
 async def watch_video(request: Request, video_id: str) -> Response:
     record = await run_in_threadpool(_find, request, video_id)
-    source = events.stream(_coordinator(request), record, request.app.state.closing)
+    source = events.stream(_coordinator(request), record)
     return StreamingResponse(source, media_type="text/event-stream", headers=events.HEADERS)
 
 
