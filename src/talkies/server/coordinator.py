@@ -190,7 +190,7 @@ class Coordinator:
         if state.queue_position is not None:
             record = self.store.start(event.job_id, event.facts)
             if record is not None:
-                log.info("%s", event.kind)
+                log.info("began")
                 self.metrics.started(max(0.0, time.time() - record.created_at))
         if event.kind == "resumed":
             self.metrics.event("resumed")

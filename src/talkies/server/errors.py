@@ -125,7 +125,7 @@ def error_object(error: TalkiesError) -> dict[str, Any]:
 def install(app: FastAPI) -> None:
     @app.exception_handler(TalkiesError)
     async def _ours(_: Request, error: TalkiesError) -> Response:
-        if error.http_status >= 500:
+        if error.http_status == 500:  # 501 and 503 are answers, polled every second by load balancers
             log.warning("request failed: %s", error)
         return response_of(error)
 

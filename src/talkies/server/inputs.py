@@ -98,6 +98,12 @@ def _check_all(sources: tuple[Source, ...], paths: list[Path], limits: Limits) -
                 if source.require_sound and info.audio is None:
                     raise MediaError(f"{label} has no sound, which type video_audio needs", hint="use type video")
                 length_s = (info.video.duration_s if info.video else info.duration_s) - source.start_time_s
+                shortest_s = (limits.clip_frames + limits.tail_frames) / limits.fps
+                if length_s < shortest_s - rules.slack_s:
+                    raise MediaError(
+                        f"{label} has {length_s:.2f} s to read, under the {shortest_s:.2f} that can be encoded",
+                        hint="use a longer video",
+                    )
                 seconds["video"].append(min(length_s, rules.max_seconds))
                 # A header can promise frames that the file does not have.
                 one_frame_s = 1 / limits.fps

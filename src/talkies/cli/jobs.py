@@ -1,0 +1,137 @@
+"""``talkies jobs list|watch|cancel``: a running server's jobs, over HTTP."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import typer
+
+from talkies.cli.common import print_json, reports_errors
+from talkies.errors import InvalidRequest, TalkiesError
+
+app = typer.Typer(no_args_is_help=True, help="Jobs of a running server.")
+
+URL = typer.Option("http://127.0.0.1:8000", envvar="TALKIES_URL", help="Where the server is.")
+KEY = typer.Option(None, envvar=["TALKIES_API_KEY", "VLLM_API_KEY"], help="Bearer key.")
+JSON = typer.Option(False, "--json", help="JSON, one object per line.")
+
+
+@app.command("list")
+@reports_errors
+def list_jobs(
+    url: str = URL,
+    api_key: str | None = KEY,
+    limit: int = typer.Option(20, min=1, max=100, help="At most so many, newest first."),
+    after: str | None = typer.Option(None, help="Only jobs older than this id."),
+    json: bool = JSON,
+) -> None:
+    """The newest jobs of this key."""
+    query = {"limit": str(limit), **({"after": after} if after else {})}
+    with _client(url, api_key) as client:
+        page = _json(client.get("/v1/videos", params=query))
+    for job in page["data"]:
+        if json:
+            print_json(job)
+        else:
+            print(f"{job['id']}  {_describe(job)}  {job['prompt'][:60]}")
+
+
+@app.command("watch")
+@reports_errors
+def watch(job_id: str, url: str = URL, api_key: str | None = KEY, json: bool = JSON) -> None:
+    """Follow one job to its end. Exit code 1 when it failed."""
+    last: dict[str, Any] = {}
+    with (
+        _client(url, api_key) as client,
+        client.stream("GET", f"/v1/videos/{job_id}/events", timeout=httpx.Timeout(10.0, read=60.0)) as answer,
+    ):
+        if answer.status_code != 200:
+            answer.read()
+            _json(answer)
+        for event, data in _events(answer):
+            if event == "deleted":
+                raise TalkiesError(f"job {job_id} was deleted")
+            if event in ("progress", "job"):
+                last = {**last, **data}
+                _show(last, json)
+            elif event == "done":
+                last = data
+                break
+    if last.get("status") not in ("completed", "failed"):
+        raise TalkiesError("the server ended the stream", hint="watch again: the job itself goes on")
+    if last["status"] == "failed":
+        raise TalkiesError(f"job {job_id} failed: {last['error']['message']}")
+
+
+@app.command("cancel")
+@reports_errors
+def cancel(job_ids: list[str], url: str = URL, api_key: str | None = KEY, json: bool = JSON) -> None:
+    """Cancel running jobs; delete ended ones with their files."""
+    with _client(url, api_key) as client:
+        for job_id in job_ids:
+            deleted = _json(client.delete(f"/v1/videos/{job_id}"))
+            if json:
+                print_json(deleted)
+            else:
+                print(f"{job_id}  deleted")
+
+
+def _client(url: str, api_key: str | None) -> httpx.Client:
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    return httpx.Client(base_url=url, headers=headers, timeout=30, transport=_Transport(url))
+
+
+class _Transport(httpx.HTTPTransport):
+    """Network faults become one line that names the server."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self._url = url
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        try:
+            return super().handle_request(request)
+        except httpx.TransportError as error:
+            raise TalkiesError(f"cannot reach {self._url}: {error}", hint="is it running? see --url") from None
+
+
+def _json(answer: httpx.Response) -> dict[str, Any]:
+    try:
+        data = answer.json()
+    except ValueError:
+        raise TalkiesError(f"HTTP {answer.status_code}: not a talkies server") from None
+    if answer.status_code != 200:
+        error = data.get("error") or {}
+        kind = InvalidRequest if answer.status_code < 500 else TalkiesError
+        raise kind(str(error.get("message", f"HTTP {answer.status_code}")), param=error.get("param"))
+    return data
+
+
+def _events(answer: httpx.Response) -> Iterator[tuple[str, dict[str, Any]]]:
+    name = ""
+    for line in answer.iter_lines():
+        if line.startswith("event: "):
+            name = line[7:]
+        elif line.startswith("data: ") and name != "preview":
+            yield name, jsonlib.loads(line[6:])
+
+
+def _show(job: dict[str, Any], json: bool) -> None:
+    if json:
+        print_json({k: job.get(k) for k in ("id", "status", "progress", "stage", "step", "num_steps", "eta_s")})
+    else:
+        print(_describe(job), flush=True)
+
+
+def _describe(job: dict[str, Any]) -> str:
+    text = f"{job['status']:<11} {job['progress']:>3} %"
+    if job.get("queue_position"):
+        text += f"  place {job['queue_position']}"
+    if job.get("stage") and job["status"] == "in_progress":
+        text += f"  {job['stage']}" + (f" {job['step']}/{job['num_steps']}" if job.get("num_steps") else "")
+    if job.get("eta_s") is not None:
+        text += f"  about {job['eta_s']:.0f} s left"
+    return text

@@ -1,0 +1,169 @@
+"""``talkies serve`` and ``talkies jobs``: flags, environment, file, and a server in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from talkies.cli import jobs, serve
+from tests.server.conftest import Server
+from tests.server.fakes import FakeService
+
+app = typer.Typer(pretty_exceptions_enable=False)
+app.command("serve", context_settings=serve.CONTEXT)(serve.serve)
+app.add_typer(jobs.app, name="jobs")
+run = CliRunner().invoke
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What serve() would have run."""
+    seen: dict[str, Any] = {}
+
+    def build(engine: dict[str, Any], **options: Any) -> FakeService:
+        seen.update(engine=engine, **options)
+        return FakeService()
+
+    def start(service: Any, settings: Any, listener: Any, begun: float) -> None:
+        listener.close()
+        seen["settings"] = settings
+
+    monkeypatch.setattr(serve, "_build", build)
+    monkeypatch.setattr(serve, "_run", start)
+    monkeypatch.setattr("talkies.server.logs.configure", lambda **_: None)
+    for name in [name for name in os.environ if name.startswith(("TALKIES_", "VLLM_"))]:
+        monkeypatch.delenv(name)
+    return seen
+
+
+def test_a_vllm_omni_launch_line_starts_the_same_service(started: dict[str, Any], tmp_path: Path) -> None:
+    line = "serve weights/H3 --omni --port 0 --served-model-name MiniMax-H3 --task-type fl2va --max-num-seqs 4"
+    line += " --step-execution --usp 1 --tensor-parallel-size=1 --diffusion-attention-backend TORCH_SDPA"
+    line += f" --api-key one --api-key two --data-dir {tmp_path}"
+    result = run(app, line.split())
+    assert result.exit_code == 0, result.output
+    settings = started["settings"]
+    assert started["engine"]["model"] == "weights/H3"
+    assert (started["engine"]["attention"], started["max_num_seqs"]) == ("sdpa", 4)
+    assert (settings.served_model_name, settings.api_keys) == ("MiniMax-H3", ("one", "two"))
+    assert (settings.tasks, settings.data_dir) == (("t2va", "fl2va"), tmp_path)
+    assert "note: --step-execution: already so" in result.output
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--usp 2", "--usp 2 is not available: one device serves the model (leave it out, or use 1)"),
+        ("--cache-backend cache_dit", "no step cache is active"),
+        ("--lora-path x.safetensors", "adapters are not available"),
+        ("--enable-layerwise-offload", "--enable-layerwise-offload is not available"),
+        ("--trust-remote-code", "never run"),
+        ("-tp 4", "-tp 4 is not available"),
+        ("--max-num-sequences 2", "did you mean --max-num-seqs?"),
+        ("one two", "one model is served, got one, two"),
+        ("one --model two", "differ"),
+        ("--task-type t2va", "combined, fl2va or ref2va"),
+        ("--max-queue 0", "max_queue=0 is under 1"),
+        ("--webhook-secret short", "under 16 characters"),
+        ("--media-root /nowhere/at/all", "not a folder"),
+        ("--log-level loud", "debug, info, warning or error"),
+    ],
+)
+def test_flags_without_a_meaning_are_refused_by_name(started: dict[str, Any], flags: str, words: str) -> None:
+    result = run(app, ["serve", "--port", "0", *flags.split()])
+    assert result.exit_code == 2, result.output
+    assert words in result.output.replace("\n", " ")
+    assert "settings" not in started
+
+
+def test_flag_beats_environment_beats_file(
+    started: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "talkies.toml"
+    file.write_text(
+        '[serve]\nport = 0\nmax-queue = 7\nttl_s = 60\npolicy = "fair"\napi-key = ["a", "b"]\n'
+        f'data-dir = "{tmp_path}"\n'
+    )
+    monkeypatch.setenv("TALKIES_TTL_S", "90")
+    monkeypatch.setenv("VLLM_API_KEY", "from-env")
+    result = run(app, ["serve", "--config", str(file), "--max-queue", "9"])
+    assert result.exit_code == 0, result.output
+    settings = started["settings"]
+    assert (settings.max_queue, settings.ttl_s, started["policy"]) == (9, 90.0, "fair")
+    assert settings.api_keys == ("from-env",)
+    monkeypatch.delenv("VLLM_API_KEY")
+    assert run(app, ["serve", "--config", str(file)]).exit_code == 0
+    assert (started["settings"].api_keys, started["settings"].max_queue) == (("a", "b"), 7)
+    file.write_text("max_que = 1\n")
+    result = run(app, ["serve", "--config", str(file)])
+    assert (result.exit_code, "did you mean max_queue?" in result.output) == (2, True)
+
+
+def test_a_taken_port_is_told_before_anything_loads(started: dict[str, Any], server: Server) -> None:
+    result = run(app, ["serve", "--port", server.url.rpartition(":")[2]])
+    assert (result.exit_code, "cannot listen" in result.output) == (2, True)
+
+
+def test_jobs_list_watch_and_cancel(server: Server) -> None:
+    made = [server.create("a ball"), server.create("fail"), server.create("slow")]
+    assert run(app, ["jobs", "watch", made[0]["id"], "--url", server.url]).exit_code == 0
+    failed = run(app, ["jobs", "watch", made[1]["id"], "--url", server.url])
+    assert (failed.exit_code, "failed" in failed.output) == (1, True)
+    listed = run(app, ["jobs", "list", "--json", "--limit", "2", "--url", server.url])
+    assert [json.loads(line)["id"] for line in listed.output.splitlines()] == [made[2]["id"], made[1]["id"]]
+    assert made[2]["id"] in run(app, ["jobs", "list", "--url", server.url]).output
+    cancelled = run(app, ["jobs", "cancel", made[2]["id"], "--url", server.url])
+    assert (cancelled.exit_code, "deleted" in cancelled.output) == (0, True)
+    gone = run(app, ["jobs", "cancel", made[2]["id"], "--url", server.url])
+    assert (gone.exit_code, "Video not found" in gone.output) == (2, True)
+    nobody = run(app, ["jobs", "list", "--url", "http://127.0.0.1:9"])
+    assert (nobody.exit_code, "cannot reach http://127.0.0.1:9" in nobody.output) == (1, True)
+
+
+SCRIPT = """
+from talkies.cli import serve
+from tests.server.fakes import FakeService
+from tests.server.test_cli import app
+serve._build = lambda engine, **options: FakeService()
+app()
+"""
+
+
+def test_the_process_announces_itself_serves_and_stops(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SCRIPT, "serve", "--port", "0", "--data-dir", str(tmp_path), "--log-json"]
+    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+    try:
+        assert child.stderr is not None
+        lines = []
+        while not any("ready after" in line for line in lines):
+            lines.append(child.stderr.readline())
+            assert lines[-1], lines
+        url = re.search(r"http://\S+", "".join(lines))
+        assert url
+        watched = run(app, ["jobs", "list", "--url", url[0]])
+        assert (watched.exit_code, watched.output) == (0, "")
+    finally:
+        begun = time.monotonic()
+        child.send_signal(signal.SIGINT)
+        rest = child.communicate(timeout=10)[1]
+    assert child.returncode == 130
+    assert time.monotonic() - begun < 5
+    assert all(json.loads(line) for line in rest.splitlines() if line.startswith("{"))
+
+
+def test_the_server_process_imports_no_torch() -> None:
+    code = "import sys, talkies.server.app, talkies.cli.serve, talkies.cli.jobs; "
+    code += "print([m for m in ('torch', 'transformers', 'diffusers', 'av', 'numpy', 'PIL') if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
