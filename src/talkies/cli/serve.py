@@ -18,9 +18,8 @@ from talkies.cli.common import fail, reports_errors
 from talkies.errors import ConfigError, TalkiesError
 
 if TYPE_CHECKING:
-    import uvicorn
-
     from talkies.engine.service import EngineService
+    from talkies.server.app import HttpServer
 
 # Flags that are not ours land in the arguments, where peer_flags accepts or refuses them by name.
 CONTEXT = {"ignore_unknown_options": True}
@@ -181,7 +180,7 @@ def _run(service: EngineService, settings: Any, listener: socket.socket, begun: 
         raise TalkiesError("the engine did not start", hint="its error is in the lines above")
 
 
-def _announce(service: EngineService, server: uvicorn.Server, begun: float, failed: threading.Event) -> None:
+def _announce(service: EngineService, server: HttpServer, begun: float, failed: threading.Event) -> None:
     """Says when requests are served, and ends a server whose engine never came up."""
     while service.state == "loading":
         time.sleep(0.02)

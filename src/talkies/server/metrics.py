@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 # A full-size clip takes minutes: the usual buckets, which end at 10 s, would put everything into the last one.
@@ -83,7 +83,8 @@ class _Gauges(Collector):
     def collect(self) -> Iterator[Metric]:
         for name, values in self._read().items():
             labels = ["model_name", "kind"] if set(values) != {""} else ["model_name"]
-            gauge = GaugeMetricFamily(name, name.replace("_", " "), labels=labels)
+            family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            metric = family(name, name.replace("_", " "), labels=labels)
             for kind, value in values.items():
-                gauge.add_metric([self._model, kind] if kind else [self._model], value)
-            yield gauge
+                metric.add_metric([self._model, kind] if kind else [self._model], value)
+            yield metric
