@@ -151,6 +151,15 @@ def test_precedence_is_told_as_warnings(server: Server) -> None:
     ]
 
 
+def test_snapping_and_unnamed_references_are_told(server: Server, mp4: Path, png: Path) -> None:
+    assert server.create("a ball", num_frames=48)["warnings"] == ["num_frames=48 became 56, the next legal length"]
+    parts = [
+        ("input_references", (p.name, p.read_bytes(), mime)) for p, mime in ((mp4, "video/mp4"), (png, "image/png"))
+    ]
+    job = accepted(server.http.post("/v1/videos", data={"prompt": "<Video 1> in the style of this"}, files=parts))
+    assert job["warnings"] == ["image 1 is not mentioned: write <Picture 1> where the prompt means it"]
+
+
 @pytest.mark.parametrize("word", ["auto", "standard", "default", "hd", "lossless"])
 def test_words_for_the_default_quality(server: Server, word: str) -> None:
     assert server.create("a ball", quality=word)["quality"] == "lossless"

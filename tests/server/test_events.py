@@ -166,6 +166,8 @@ def test_models_and_small_endpoints(server: Server) -> None:
     model = server.http.get("/v1/models").json()["data"][0]
     assert (model["id"], model["object"], model["root"]) == ("h3-tiny", "model", "h3-tiny")
     assert model["limits"]["canvases"]["16:9"] == "112x64"
+    assert server.http.get("/v1/models/h3-tiny").json() == model
+    assert server.http.get("/v1/models/other/one").status_code == 404
     assert server.http.get("/models").json()["device"] == "cpu"
     assert set(server.http.get("/version").json()) == {"version"}
     assert server.http.get("/load").json() == {"server_load": 0, "running": 0, "waiting": 0}

@@ -211,6 +211,21 @@ def test_posts_are_503_until_the_model_is_warm_and_when_it_is_dead(tmp_path: Pat
             assert words in answer.json()["error"]["message"]
         server.service.state = "ready"
         assert server.http.get("/health").status_code == 200
+        first = server.create("slow")
+        server.service.state = "loading"  # a worker died and is being replaced
+        assert server.http.get("/health").status_code == 503
+        server.create("accepted all the same")
+        server.http.delete(f"/v1/videos/{first['id']}")
+
+
+def test_a_page_of_another_site_cannot_use_a_server_without_keys(server: Server) -> None:
+    headers = {"Sec-Fetch-Site": "cross-site"}
+    answer = server.http.post("/v1/videos", data={"prompt": "a ball"}, headers=headers)
+    assert answer.status_code == 403
+    assert (
+        server.http.post("/v1/videos", data={"prompt": "a"}, headers={"Sec-Fetch-Site": "same-origin"}).status_code
+        == 200
+    )
 
 
 def test_an_orderly_stop_keeps_the_queue(tmp_path: Path) -> None:

@@ -168,7 +168,11 @@ def _build(engine: dict[str, Any], *, policy: str, max_num_seqs: int, data_dir: 
 def _run(service: EngineService, settings: Any, listener: socket.socket, begun: float) -> None:
     from talkies.server.app import HttpServer, create_app
 
-    app = create_app(service, settings)
+    try:
+        app = create_app(service, settings)
+    except BaseException:
+        service.close(timeout_s=2.0)
+        raise
     server = HttpServer(app)
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
@@ -182,7 +186,7 @@ def _run(service: EngineService, settings: Any, listener: socket.socket, begun: 
 
 def _announce(service: EngineService, server: HttpServer, begun: float, failed: threading.Event) -> None:
     """Says when requests are served, and ends a server whose engine never came up."""
-    while service.state == "loading":
+    while service.state == "loading" or not (server.started or server.should_exit):
         time.sleep(0.02)
     if service.state == "ready":
         print(f"talkies: ready after {time.monotonic() - begun:.1f} s", file=sys.stderr, flush=True)
@@ -198,6 +202,7 @@ def _listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        listener.listen(128)
     except OSError as error:
         listener.close()
         raise ConfigError(

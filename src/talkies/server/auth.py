@@ -7,7 +7,7 @@ import hmac
 
 from starlette.requests import Request
 
-from talkies.server.errors import Unauthorized
+from talkies.server.errors import Forbidden, Unauthorized
 
 ANONYMOUS = "anonymous"
 
@@ -21,6 +21,9 @@ class Keys:
     def owner(self, request: Request) -> str:
         """Raises ``Unauthorized``. Without keys every header is fine: the OpenAI client always sends one."""
         if not self._digests:
+            if request.method not in ("GET", "HEAD") and request.headers.get("sec-fetch-site") == "cross-site":
+                # A form on any web page could use the server on its visitor's machine.
+                raise Forbidden("a page of another site sent this", hint="set --api-key", param="Sec-Fetch-Site")
             return ANONYMOUS
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         digest = hashlib.sha256(token.strip().encode("utf-8", "replace")).hexdigest()

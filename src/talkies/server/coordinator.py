@@ -40,8 +40,12 @@ class Coordinator:
 
     def __init__(self, service: EngineService, config: ServerConfig) -> None:
         self.service, self.config = service, config
-        self.limits = _served(service.info.limits, config.tasks)
-        self.store = JobStore(config.database)
+        self.store = JobStore(config.database)  # first: a folder in use is known before a model is opened
+        try:
+            self.limits = _served(service.info.limits, config.tasks)
+        except BaseException:
+            self.store.close()
+            raise
         self.artifacts = Artifacts(config)
         self.live = Live()
         self.model_name = config.served_model_name or service.info.model_name
@@ -52,6 +56,7 @@ class Coordinator:
         self._folders: dict[str, str] = {}  # job -> folder, while the engine may still write to it
         self._last_step: dict[str, tuple[int, float]] = {}
         self._unsettled: list[JobEvent] = []  # last events that the disk refused to record
+        self._was_ready = False
         self._closing = threading.Event()
         self._sweeper = threading.Thread(target=self._sweep_for_ever, name="sweeper", daemon=True)
 
@@ -105,8 +110,10 @@ class Coordinator:
         return stored, created
 
     def require_ready(self) -> None:
+        """Raises ``NotReady``. Once warm, jobs are accepted while a worker that died is replaced: the queue is safe."""
         state = self.service.state
-        if state != "ready":
+        self._was_ready = self._was_ready or state == "ready"
+        if state == "dead" or not self._was_ready:
             what = "the model is still loading" if state == "loading" else "the engine is dead"
             raise NotReady(what, hint="try again when /health answers 200", param="server")
 

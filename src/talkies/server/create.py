@@ -56,7 +56,7 @@ def _accept(
             model=coordinator.model_name,
             request=checked.request.to_dict(),
             facts=planned_facts(checked.request, checked.geometry, limits),
-            warnings=list(draft.warnings),
+            warnings=[*draft.warnings, *_snapped(checked)],
             folder=folder,
             num_outputs=checked.request.num_outputs,
             created_at=time.time(),
@@ -72,6 +72,11 @@ def _accept(
     finally:
         if not created:
             artifacts.drop_inputs(folder)
+
+
+def _snapped(checked: Checked) -> list[str]:
+    wanted, frames = checked.request.target.num_frames, checked.geometry.num_frames
+    return [] if wanted in (None, frames) else [f"num_frames={wanted} became {frames}, the next legal length"]
 
 
 def _idempotency_key(request: Request) -> str | None:

@@ -55,6 +55,11 @@ class Unauthorized(InvalidRequest):
     code = "unauthorized"
 
 
+class Forbidden(InvalidRequest):
+    http_status = 403
+    code = "forbidden"
+
+
 class UnsupportedMedia(InvalidRequest):
     http_status = 415
     code = "unsupported_media_type"

@@ -54,7 +54,7 @@ def _job_response(request: Request, record: JobRecord, headers: dict[str, str] |
     "/v1/videos",
     response_model=VideoJob,
     openapi_extra={"requestBody": CREATE_BODY},
-    responses=responses(400, 401, 409, 413, 415, 429, 503, links=CREATE_LINKS),
+    responses=responses(400, 401, 403, 409, 413, 415, 429, 503, links=CREATE_LINKS),
 )
 async def create_video(request: Request) -> Response:
     record, created = await create_job(request, _coordinator(request), _owner(request), is_sync=False)
@@ -68,7 +68,7 @@ async def create_video(request: Request) -> Response:
     openapi_extra={"requestBody": CREATE_BODY},
     responses={
         200: {"content": {"video/mp4": {"schema": {"type": "string", "format": "binary"}}}},
-        **responses(400, 401, 413, 415, 422, 429, 500, 503, 504),
+        **responses(400, 401, 403, 413, 415, 422, 429, 500, 503, 504),
     },
 )
 async def create_video_sync(request: Request) -> Response:
@@ -94,7 +94,7 @@ def get_video(request: Request, video_id: str) -> Response:
     return _job_response(request, _find(request, video_id))
 
 
-@router.delete("/v1/videos/{video_id}", response_model=VideoDeleted, responses=responses(401, 404, 410))
+@router.delete("/v1/videos/{video_id}", response_model=VideoDeleted, responses=responses(401, 403, 404, 410))
 def delete_video(request: Request, video_id: str) -> Response:
     record = _find(request, video_id)
     _coordinator(request).delete(record)
@@ -139,10 +139,23 @@ async def watch_video(request: Request, video_id: str) -> Response:
 @router.get("/v1/models", response_model=dict[str, Any], responses=responses(401))
 def list_models(request: Request) -> Response:
     _owner(request)
+    return Json({"object": "list", "data": [_model(request)]})
+
+
+@router.get("/v1/models/{name:path}", response_model=dict[str, Any], responses=responses(401, 404))
+def get_model(request: Request, name: str) -> Response:
+    _owner(request)
+    model = _model(request)
+    if name != model["id"]:
+        raise NotFound(f"this server serves {model['id']!r}", hint="see GET /v1/models", param="model")
+    return Json(model)
+
+
+def _model(request: Request) -> dict[str, Any]:
     coordinator = _coordinator(request)
-    info, name = coordinator.service.info, coordinator.model_name
-    model = {
-        "id": name,
+    info = coordinator.service.info
+    return {
+        "id": coordinator.model_name,
         "object": "model",
         "created": request.app.state.created_at,
         "owned_by": "talkies",
@@ -151,7 +164,6 @@ def list_models(request: Request) -> Response:
         "permission": [],
         "limits": _limits(coordinator),
     }
-    return Json({"object": "list", "data": [model]})
 
 
 def _limits(coordinator: Coordinator) -> dict[str, Any]:

@@ -14,10 +14,11 @@ from talkies.geometry import Limits
 from talkies.request import Condition, Target, Task, VideoRequest, parse_ratio, parse_size
 from talkies.server import fields, references
 from talkies.server.body import Body
-from talkies.server.coerce import coerce, kind_of, shown
+from talkies.server.coerce import coerce, shown
 from talkies.server.references import Source
 
 MAX_PRIORITY = 100
+LABELS = {"image": "Picture", "video": "Video", "audio": "Audio"}
 MAX_WEBHOOK_URL_CHARS = 2048
 
 
@@ -58,6 +59,7 @@ class _Reader:
             conditions=tuple(placeholder(i, s) for i, s in enumerate(sources)),
             **self._sampling(),
         )
+        self.warnings += _unmentioned(request, sources)
         return Draft(
             request=request,
             sources=tuple(sources),
@@ -268,6 +270,21 @@ class _Reader:
         return url
 
 
+def _unmentioned(request: VideoRequest, sources: list[Source]) -> list[str]:
+    """The model tells references apart by their labels; one that the prompt never names has no role to play."""
+    if request.resolved_task is not Task.REF2VA:
+        return []
+    notes, counts = [], {"image": 0, "video": 0, "audio": 0}
+    for source in sources:
+        counts[source.kind] += 1
+        label = f"<{LABELS[source.kind]} {counts[source.kind]}>"
+        if label not in request.prompt:
+            notes.append(
+                f"{source.kind} {counts[source.kind]} is not mentioned: write {label} where the prompt means it"
+            )
+    return notes
+
+
 def placeholder(index: int, source: Source) -> Condition:
     """A condition that stands for a source not yet on disk, so that structure is checked before bytes are moved."""
     return Condition(
@@ -277,6 +294,3 @@ def placeholder(index: int, source: Source) -> Condition:
         start_time_s=source.start_time_s,
         require_sound=source.require_sound,
     )
-
-
-__all__ = ["Draft", "kind_of", "placeholder", "to_draft"]

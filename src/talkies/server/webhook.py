@@ -31,6 +31,7 @@ from talkies.server.config import ServerConfig
 log = logging.getLogger(__name__)
 RETRY_AFTER_S = (0.0, 2.0, 10.0, 60.0)
 TIMEOUT_S = 10.0
+NUM_THREADS = 4  # a receiver that hangs holds up a quarter of the others at most
 
 
 def check(url: str | None, config: ServerConfig) -> None:
@@ -52,16 +53,19 @@ def sign(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
 
 
 class Webhooks:
-    """A thread that delivers in order of ending; ``on_result(job_id, "delivered" | "failed")`` records the outcome."""
+    """Threads that deliver; ``on_result(job_id, "delivered" | "failed")`` records the outcome."""
 
     def __init__(self, config: ServerConfig, on_result: Callable[[str, str], None]) -> None:
         self._config, self._on_result = config, on_result
         self._queue: queue.Queue[tuple[str, str, dict[str, Any]] | None] = queue.Queue()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="webhooks", daemon=True)
+        self._threads = [
+            threading.Thread(target=self._run, name=f"webhooks-{i}", daemon=True) for i in range(NUM_THREADS)
+        ]
 
     def start(self) -> None:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def send(self, job_id: str, url: str, job: dict[str, Any]) -> None:
         self._queue.put((job_id, url, job))
@@ -69,8 +73,11 @@ class Webhooks:
     def close(self) -> None:
         """An unfinished delivery stays pending and is made after the next start."""
         self._stopping.set()
-        self._queue.put(None)
-        self._thread.join(TIMEOUT_S)
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(TIMEOUT_S)
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None and not self._stopping.is_set():
