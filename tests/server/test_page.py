@@ -78,12 +78,15 @@ def test_submit_watch_play_and_repeat(page: Any, slow_server: Server) -> None:
     page.focus("#prompt")
     page.keyboard.press("Control+Enter")
     job = page.wait_for_selector("#jobs > li")
-    seen = set()
+    seen, kinds = set(), set()
     while job.get_attribute("data-status") != "completed":
         seen.add(job.eval_on_selector("progress", "bar => bar.value"))
+        if job.eval_on_selector("img", "img => img.naturalWidth") == 28:
+            kinds.add("preview")
         page.wait_for_timeout(30)
     assert len(seen) >= 3, "progress did not move"
-    assert job.eval_on_selector("img", "img => img.naturalWidth") == 28
+    until(page, "document.querySelector('#jobs img').naturalWidth === 112")  # the clip's own picture at the end
+    assert "preview" in kinds
     assert job.query_selector(".prompt").inner_text() == "a red ball & <b>bells</b>"
     assert "seed 77" in job.inner_text()
     job.query_selector("button.play").click()

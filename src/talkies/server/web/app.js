@@ -100,6 +100,10 @@ function show(job, atTop) {
   entry.cancel.textContent = ended ? "Delete" : "Cancel";
   entry.play.hidden = entry.download.hidden = job.status !== "completed";
   entry.again.hidden = !ended;
+  if (job.status === "completed" && !entry.pictured) {
+    entry.pictured = true;
+    content(job, "thumbnail").then((url) => (entry.preview.src = url)).catch(() => (entry.pictured = false));
+  }
 }
 
 function makeEntry(job) {
