@@ -1,0 +1,102 @@
+"""What a request will cost, from its sizes and measured step times. No torch: the server asks this, too.
+
+A forward takes ``step_s + row_s * rows``; attention's square is absorbed, since the two measured points lie near the
+sizes that are served, and every finished job corrects the whole by its own ratio.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from talkies.errors import InvalidRequest
+from talkies.geometry import Geometry, Limits
+from talkies.request import VideoRequest, plan
+
+CHARS_PER_TOKEN = 3.5  # English prose in a Qwen vocabulary; the prompt is a small share of the rows
+FALLBACK_ASPECT = 16 / 9  # of a keyframe that nobody has opened yet
+OVERHEAD_SHARE = 0.05  # of a step: below it, a second request in the same forward gains nothing
+LEARNING_RATE = 0.2  # of one finished job
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Size:
+    """``rows`` of one forward, ``num_forwards`` of all outputs together, ``pixels`` to decode (frames included)."""
+
+    rows: int
+    num_forwards: int
+    pixels: int
+
+    @property
+    def row_forwards(self) -> float:
+        return float(self.rows * self.num_forwards)
+
+
+def size_of(request: VideoRequest, limits: Limits) -> Size:
+    """Estimated from the request alone. Raises ``InvalidRequest`` where the checkpoint cannot make it."""
+    geometry = plan(request, limits, auto_aspect=FALLBACK_ASPECT)
+    points = len(request.sigmas) if request.sigmas is not None else request.num_sigmas or limits.default_num_sigmas
+    text_rows = round(len(request.prompt) / CHARS_PER_TOKEN) + 1
+    condition_rows = len(request.conditions) * geometry.rows_per_frame
+    return Size(
+        rows=text_rows + condition_rows + geometry.video_rows + geometry.audio_rows,
+        num_forwards=(points - 1) * request.num_outputs,
+        pixels=pixels_of(geometry) * request.num_outputs,
+    )
+
+
+def pixels_of(geometry: Geometry) -> int:
+    return geometry.width * geometry.height * geometry.num_frames
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CostModel:
+    """Measured figures of one worker; the worker sends a new one whenever it has learned something."""
+
+    step_s: float  # of a forward, whatever its rows
+    row_s: float  # of each row of a forward
+    pixel_s: float  # of decoding and writing one pixel of one frame
+    begin_s: float  # of media, text and packing
+    ratio: float = 1.0  # what finished jobs took, over what was predicted
+
+    @classmethod
+    def fit(cls, points: Sequence[tuple[int, float]], *, pixel_s: float, begin_s: float) -> CostModel:
+        """From (rows, seconds) of measured forwards, one or more."""
+        few, many = min(points), max(points)
+        if many[0] > few[0]:
+            # Timer noise may make the larger one faster; a slope of nothing would promise free rows.
+            row_s = max((many[1] - few[1]) / (many[0] - few[0]), 0.1 * many[1] / many[0])
+        else:
+            row_s = many[1] / many[0]
+        return cls(step_s=max(0.0, few[1] - row_s * few[0]), row_s=row_s, pixel_s=pixel_s, begin_s=begin_s)
+
+    @property
+    def max_step_rows(self) -> int:
+        """Rows from which on the fixed share of a step is negligible: the device is full."""
+        return max(1, round(self.step_s / (OVERHEAD_SHARE * self.row_s)))
+
+    def forward_s(self, rows: int) -> float:
+        return self.step_s + self.row_s * rows
+
+    def raw_seconds(self, size: Size) -> float:
+        """Without the correction."""
+        return self.begin_s + size.num_forwards * self.forward_s(size.rows) + size.pixels * self.pixel_s
+
+    def seconds(self, size: Size) -> float:
+        """From begin to file, on an idle worker."""
+        return self.ratio * self.raw_seconds(size)
+
+    def learned(self, size: Size, took_s: float) -> CostModel:
+        """The model after a job that had the worker to itself for ``took_s`` seconds in all."""
+        seen = min(10.0, max(0.1, took_s / self.raw_seconds(size)))
+        return replace(self, ratio=(1 - LEARNING_RATE) * self.ratio + LEARNING_RATE * seen)
+
+
+def predict(model: CostModel | None, request: VideoRequest, limits: Limits) -> float | None:
+    """Seconds of ``request``; None before the first measurement or for a request that will be refused."""
+    if model is None:
+        return None
+    try:
+        return model.seconds(size_of(request, limits))
+    except InvalidRequest:
+        return None

@@ -1,0 +1,198 @@
+"""Whose step is next. Pure Python: no model, no clock of its own, no threads.
+
+The unit is (request, step). After every unit the owner reports the work left and asks again, so cancelling, pausing
+and preempting all happen at the next boundary. Work is counted in row-forwards: rows of the packed sequence times
+forwards, whatever hardware they run on.
+
+    fifo                begun first, finished first
+    shortest-remaining  least work left first, the default: the lowest mean latency. A job that has been passed over
+                        for ``PATIENCE`` times its own remaining work goes ahead of every newcomer, and a newcomer
+                        must be shorter by ``BEGIN_MARGIN`` to interrupt, since its size is still an estimate.
+    fair                least served first: equal shares of the device
+
+Priorities are strict: larger ones run first. Within one priority no policy starves a job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from talkies.errors import ConfigError
+
+Policy = Literal["fifo", "shortest-remaining", "fair"]
+PATIENCE = 4.0
+BEGIN_MARGIN = 1.25
+MAX_ACTIVE = 8  # begun requests: each holds latents and a share of the modulation tables
+
+
+@dataclass(kw_only=True)
+class Entry:
+    """One request. ``batch_key`` is set while its next unit may share a forward with others of the same key."""
+
+    id: str
+    order: int
+    priority: int
+    rows: int  # estimated until it is packed
+    remaining: float  # row-forwards left
+    joined_at: float  # the scheduler's clock of work when it was admitted
+    served: float = 0.0  # work spent on it; with ``fair``, counted from the least served at admission
+    spent: float = 0.0  # work spent on it
+    begun: bool = False
+    packed: bool = False  # its forwards can begin
+    paused: bool = False
+    batch_key: Hashable | None = field(default=None)
+
+
+class StepScheduler:
+    """Chooses units. The caller runs what :meth:`next` names, then calls :meth:`report` for each of them."""
+
+    def __init__(
+        self,
+        policy: str = "shortest-remaining",
+        *,
+        max_num_seqs: int = 1,
+        max_step_rows: int = 1,
+        max_active: int = MAX_ACTIVE,
+    ) -> None:
+        if policy not in RANKS:
+            raise ConfigError(
+                f"policy={policy!r} is unknown", hint="use one of " + ", ".join(get_args(Policy)), param="policy"
+            )
+        if max_num_seqs < 1 or max_active < 1:
+            raise ConfigError(f"max_num_seqs={max_num_seqs} is under 1", hint="1 is off", param="max_num_seqs")
+        self.policy = policy
+        self.max_num_seqs, self.max_step_rows = max_num_seqs, max_step_rows
+        self.max_active = max(max_active, max_num_seqs)
+        self._rank = RANKS[policy]
+        self._entries: dict[str, Entry] = {}
+        self._next_order = 0
+        self._work = 0.0  # all work ever done
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._entries
+
+    @property
+    def num_active(self) -> int:
+        return sum(e.begun for e in self._entries.values())
+
+    def admit(self, request_id: str, *, rows: int, remaining: float, priority: int = 0) -> None:
+        """A new request with its estimated size."""
+        assert request_id not in self._entries, request_id
+        peers = [e.served for e in self._entries.values()]
+        self._entries[request_id] = Entry(
+            id=request_id,
+            order=self._next_order,
+            priority=priority,
+            rows=rows,
+            remaining=remaining,
+            joined_at=self._work,
+            # A newcomer that counted from zero would have the device alone until it caught up with everybody.
+            served=min(peers, default=0.0),
+        )
+        self._next_order += 1
+
+    def next(self) -> tuple[str, ...]:
+        """The requests of the next unit: one, or several that share a forward; none when nothing can run."""
+        ranked = sorted(self._runnable(), key=self._sort_key)
+        if not ranked:
+            return ()
+        head = ranked[0]
+        if head.batch_key is None or self.max_num_seqs == 1:
+            return (head.id,)
+        group, rows = [head], head.rows
+        for entry in ranked[1:]:
+            if len(group) == self.max_num_seqs:
+                break
+            if rows + entry.rows > self.max_step_rows:
+                continue
+            if not entry.packed:
+                # It cannot join yet: its media and text are quickly read, and then they go on together.
+                return (entry.id,)
+            if entry.batch_key == head.batch_key:
+                group.append(entry)
+                rows += entry.rows
+        return tuple(e.id for e in group)
+
+    def report(
+        self,
+        request_id: str,
+        *,
+        work: float,
+        remaining: float,
+        rows: int | None = None,
+        packed: bool = True,
+        batch_key: Hashable | None = None,
+    ) -> None:
+        """What a unit did to one of its requests: ``work`` spent, ``remaining`` left, and whether it may batch."""
+        entry = self._entries.get(request_id)
+        if entry is None:
+            return
+        self._work += work
+        entry.begun, entry.packed = True, packed
+        entry.served += work
+        entry.spent += work
+        entry.remaining = remaining
+        entry.rows = entry.rows if rows is None else rows
+        entry.batch_key = batch_key
+
+    def remove(self, request_id: str) -> bool:
+        """Finished, failed or cancelled. False when it is not here."""
+        return self._entries.pop(request_id, None) is not None
+
+    def pause(self, request_id: str) -> bool:
+        """Takes no more units until :meth:`resume`. False when it is not here."""
+        return self._set_paused(request_id, True)
+
+    def resume(self, request_id: str) -> bool:
+        return self._set_paused(request_id, False)
+
+    def position(self, request_id: str) -> int | None:
+        """Place among the requests that have not begun, 1 is next; None when begun or not here."""
+        waiting = sorted((e for e in self._entries.values() if not e.begun), key=self._sort_key)
+        return next((i for i, e in enumerate(waiting, 1) if e.id == request_id), None)
+
+    def _set_paused(self, request_id: str, paused: bool) -> bool:
+        entry = self._entries.get(request_id)
+        if entry is None:
+            return False
+        entry.paused = paused
+        return True
+
+    def _runnable(self) -> list[Entry]:
+        # A paused request keeps its memory but not its place in this count, or it could block all others for ever.
+        active = [e for e in self._entries.values() if e.begun and not e.paused]
+        full = len(active) >= self.max_active
+        above = max((e.priority for e in active), default=0)
+        waiting = [
+            e for e in self._entries.values() if not e.begun and not e.paused and (not full or e.priority > above)
+        ]
+        return active + waiting
+
+    def _sort_key(self, entry: Entry) -> tuple[float, float, int]:
+        return (-entry.priority, self._rank(entry, self._work), entry.order)
+
+
+def _fifo(entry: Entry, work: float) -> float:
+    return entry.order
+
+
+def _shortest_remaining(entry: Entry, work: float) -> float:
+    # Work done for others while it waited counts as credit: the rank falls without bound, a newcomer's is positive.
+    passed_over = work - entry.joined_at - entry.spent
+    return entry.remaining * (1.0 if entry.begun else BEGIN_MARGIN) - passed_over / PATIENCE
+
+
+def _fair(entry: Entry, work: float) -> float:
+    return entry.served
+
+
+RANKS: dict[str, Callable[[Entry, float], float]] = {
+    "fifo": _fifo,
+    "shortest-remaining": _shortest_remaining,
+    "fair": _fair,
+}

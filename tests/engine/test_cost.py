@@ -1,0 +1,52 @@
+"""Predicted cost, from measured figures."""
+
+import pytest
+
+from talkies.engine.cost import CostModel, Size, predict, size_of
+from talkies.geometry import Limits
+from talkies.request import Target, VideoRequest
+
+LIMITS = Limits(min_seconds=0.9)
+
+
+def model(**changes):
+    return CostModel(**{"step_s": 0.1, "row_s": 0.001, "pixel_s": 0.0, "begin_s": 0.0, **changes})
+
+
+def test_a_fit_recovers_a_line():
+    fitted = CostModel.fit([(1000, 1.1), (3000, 3.1)], pixel_s=1e-9, begin_s=0.2)
+    assert fitted.forward_s(2000) == pytest.approx(2.1)
+    assert fitted.step_s == pytest.approx(0.1)
+    assert fitted.max_step_rows == 2000  # from there on the fixed 0.1 s is under 5 %
+
+
+def test_noise_never_makes_rows_free():
+    fitted = CostModel.fit([(1000, 1.0), (3000, 0.9)], pixel_s=0.0, begin_s=0.0)
+    assert fitted.row_s > 0
+    assert fitted.step_s >= 0
+    one = CostModel.fit([(1000, 1.0)], pixel_s=0.0, begin_s=0.0)
+    assert one.forward_s(500) == pytest.approx(0.5)
+    assert one.max_step_rows == 1
+
+
+def test_seconds_grow_with_steps_length_and_outputs():
+    request = VideoRequest(prompt="x", num_sigmas=11, target=Target(num_frames=124))
+    base = predict(model(), request, LIMITS)
+    assert base == pytest.approx(10 * model().forward_s(size_of(request, LIMITS).rows))
+    assert predict(model(), request.replace(num_sigmas=21), LIMITS) == pytest.approx(2 * base)
+    assert predict(model(), request.replace(num_outputs=3), LIMITS) == pytest.approx(3 * base)
+    assert predict(model(), request.replace(target=Target(num_frames=209)), LIMITS) > 1.5 * base
+
+
+def test_nothing_is_promised_before_a_measurement_or_for_a_refused_request():
+    assert predict(None, VideoRequest(prompt="x"), LIMITS) is None
+    assert predict(model(), VideoRequest(prompt="x", target=Target(seconds=60)), LIMITS) is None
+
+
+def test_finished_jobs_correct_the_model_slowly():
+    size = Size(rows=1000, num_forwards=10, pixels=0)
+    learned = model()
+    for _ in range(40):
+        learned = learned.learned(size, took_s=22.0)
+    assert learned.seconds(size) == pytest.approx(22.0, rel=0.01)
+    assert model().learned(size, took_s=1e9).seconds(size) < 4 * model().seconds(size)  # one outlier is not believed
