@@ -1,0 +1,32 @@
+"""Exceptions of one job -> the error that its client sees."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from talkies.errors import OutOfMemory, TalkiesError
+
+log = logging.getLogger(__name__)
+
+
+def as_talkies(error: BaseException) -> TalkiesError:
+    """The same failure by one of our names. What we did not foresee becomes ``internal_error``, logged in full."""
+    if isinstance(error, TalkiesError):
+        return error
+    text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    # By name, since the server maps errors too and does not import torch.
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or _host_allocator(error):
+        return OutOfMemory(f"out of memory: {text}", hint="ask for a shorter or smaller clip")
+    log.error("unforeseen failure", exc_info=error)
+    return TalkiesError(f"internal error: {type(error).__name__}: {text}", hint="the server's log has the details")
+
+
+def error_dict(error: TalkiesError) -> dict[str, Any]:
+    """What ``JobEvent.error`` carries."""
+    return {"code": error.code, "message": str(error), "param": error.param, "status": error.http_status}
+
+
+def _host_allocator(error: BaseException) -> bool:
+    # torch reports a full host as a plain RuntimeError.
+    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)

@@ -1,0 +1,340 @@
+"""One accepted job inside the worker: a row of units with a boundary after each, where it can be left or ended.
+
+    prepare | encode | for each output: pack | forward ... forward | sound | frames ... frames | file
+
+Forwards are done by the worker, since several jobs may share one; all other units are this file's.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Generator, Hashable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from talkies.engine import pipeline
+from talkies.engine.batching import batch_key
+from talkies.engine.build import Components
+from talkies.engine.cost import CostModel, Size, pixels_of, size_of
+from talkies.engine.events import Progress, Reporter
+from talkies.engine.failure import error_dict
+from talkies.engine.metadata import clip_metadata
+from talkies.engine.preview import LatentToRGB, Peek, to_jpeg
+from talkies.engine.resume import ResumeFile, Saved
+from talkies.engine.service import EventKind, Job, JobEvent
+from talkies.engine.state import RequestState
+from talkies.engine.tasks import Prepared
+from talkies.errors import MediaError, TalkiesError
+from talkies.geometry import Geometry
+from talkies.media.encode import Mp4Writer
+from talkies.request import VideoRequest
+
+log = logging.getLogger(__name__)
+Emit = Callable[[JobEvent], None]
+
+
+class JobRun:
+    """``advance`` does the next unit unless ``wants_forward``; then the worker steps ``state`` and calls ``stepped``.
+
+    Errors leave through ``advance``; whoever catches one calls ``fail``. Exactly one of ``done`` becoming true,
+    ``fail`` and ``cancel`` ends a run, and each emits its last event.
+    """
+
+    def __init__(
+        self, components: Components, job: Job, emit: Emit, *, save_every_s: float, preview_every_s: float
+    ) -> None:
+        self.job = job
+        self.state: RequestState | None = None
+        self.done = False
+        self.shared = False  # a forward of it was shared, so its times say nothing about its cost
+        self.resumed_at: int | None = None
+        self._components = components
+        self._emit_event = emit
+        self._save_every_s, self._preview_every_s = save_every_s, preview_every_s
+        self._stages: dict[str, float] = {}
+        self._facts: dict[str, Any] = {}
+        self._output = 0
+        self._report = self._reporter()
+        self._eta_s: float | None = None
+        self._step_s: float | None = None  # wall time between two steps, smoothed: what an ETA follows
+        self._last_step_at: float | None = None
+        self._last_save_at = self._last_preview_at = time.monotonic()
+        self._was_saved = False
+        self._peek: Peek | None = None
+        self._resume = self._resume_file()
+        self._units = self._run()
+
+    @property
+    def wants_forward(self) -> bool:
+        return self.state is not None and not self.state.done
+
+    @property
+    def batch_key(self) -> Hashable | None:
+        return batch_key(self.state) if self.state is not None and self.wants_forward else None
+
+    @property
+    def took_s(self) -> float:
+        """Time that the worker spent on it."""
+        return sum(self._stages.values())
+
+    def size(self) -> Size:
+        """As measured once a state exists, as estimated before."""
+        estimate = size_of(self.job.request, self._components.limits)
+        if self.state is None:
+            return estimate
+        outputs = self.job.request.num_outputs
+        return Size(
+            rows=self.state.num_rows,
+            num_forwards=self.state.num_forwards * outputs,
+            pixels=pixels_of(self.state.geometry) * outputs,
+        )
+
+    def forwards_left(self) -> int:
+        """Of all outputs."""
+        assert self.state is not None
+        later = self.job.request.num_outputs - self._output - 1
+        return self.state.num_forwards * (later + 1) - self.state.step
+
+    def advance(self) -> None:
+        """The next unit that is not a forward. Sets ``done`` after the last one."""
+        assert not self.wants_forward
+        if next(self._units, "end") == "end":
+            self.done = True
+
+    def before_step(self) -> None:
+        """Called before the worker steps ``state``."""
+        assert self.state is not None
+        wanted = time.monotonic() - self._last_preview_at >= self._preview_every_s
+        self._peek = Peek(self.state) if wanted else None
+
+    def stepped(self, seconds: float, cost: CostModel, preview: Callable[[], LatentToRGB]) -> None:
+        """Called after the worker stepped ``state``, which took ``seconds``: progress, preview, save."""
+        state = self.state
+        assert state is not None
+        self._stages["denoise"] = self._stages.get("denoise", 0.0) + seconds
+        now = time.monotonic()
+        if self._last_step_at is not None:
+            wall = now - self._last_step_at
+            self._step_s = wall if self._step_s is None else 0.7 * self._step_s + 0.3 * wall
+        self._last_step_at = now
+        step_s = self._step_s if self._step_s is not None else seconds
+        outputs_left = self.job.request.num_outputs - self._output
+        decode_s = pixels_of(state.geometry) * outputs_left * cost.pixel_s
+        self._eta_s = self.forwards_left() * step_s + decode_s
+        self._report("denoise", state.step, state.num_forwards)
+        if self._peek is not None:
+            self._emit_preview(state, preview)
+        # A run long enough to have been saved once is also worth saving before its decode.
+        if now - self._last_save_at >= self._save_every_s or (state.done and self._was_saved):
+            self.save()
+
+    def save(self) -> None:
+        """Keeps the state on disk. A disk that refuses costs the resume, not the job."""
+        if self._resume is None or self.state is None:
+            return
+        try:
+            self._resume.save(self.state, self._output)
+            self._was_saved = True
+        except OSError as error:
+            log.warning("job %s: cannot save its state: %s", self.job.id, error)
+        self._last_save_at = time.monotonic()
+
+    def waiting(self, place: int | None) -> None:
+        """It does not run now."""
+        self._emit("queued", queue_position=place)
+
+    def cancel(self) -> None:
+        self._end()
+        self._emit("cancelled")
+
+    def fail(self, error: TalkiesError) -> None:
+        self._end()
+        self._emit("failed", error=error_dict(error))
+
+    def close(self) -> None:
+        """Leaves the job where it is, with its state on disk: somebody will go on."""
+        self.save()
+        self._units.close()
+
+    def _end(self) -> None:
+        """Ended early: nothing of it stays, in memory or on disk."""
+        self._units.close()  # an open MP4 is abandoned and its partial file removed
+        self.state = self._peek = None
+        if self._resume is not None:
+            self._resume.drop()
+        for path in self.job.outputs:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+
+    def _run(self) -> Generator[None, None, None]:
+        components, request = self._components, self.job.request
+        with _timed(self._stages, "prepare"):
+            check_media_root(request, self.job.media_root)
+            prepared = pipeline.prepare(components, request)
+        self._facts |= self._known(prepared)
+        saved = self._saved()
+        if saved is None:
+            self._emit("started", stage="prepare", fraction=0.0, facts=dict(self._facts))
+            self._report("prepare", 1, 1)
+        yield
+        with _timed(self._stages, "encode"):
+            encoded = pipeline.encode(components, prepared)
+        if saved is None:  # progress never goes back: one that resumes is further than this
+            self._report("encode", 1, 1)
+        yield
+        first = 0 if saved is None else saved.output
+        for output in range(first, request.num_outputs):
+            self._output = output
+            with _timed(self._stages, "denoise"):
+                state = pipeline.pack(components, encoded, output=output)
+            if saved is not None and saved.output == output:
+                self._restore(state, saved)
+            self._report = self._reporter()
+            self._last_step_at = None
+            self.state = state
+            self._facts["rows"] = state.num_rows
+            while not state.done:
+                yield  # the worker steps
+            yield from self._decode(state, self.job.outputs[output])
+        self._finish()
+
+    def _decode(self, state: RequestState, path: Path) -> Generator[None, None, None]:
+        components, geometry = self._components, state.geometry
+        sound = self.job.request.audio
+        with Mp4Writer(
+            path,
+            width=geometry.width,
+            height=geometry.height,
+            fps=geometry.fps,
+            sample_rate_hz=geometry.sample_rate_hz if sound else None,
+            metadata=clip_metadata(components, state),
+        ) as writer:
+            with _timed(self._stages, "decode"):
+                # Decoded even when it is not written: a request must fail the same way with and without sound.
+                wave = pipeline.decode_audio(components, state)
+                if sound:
+                    writer.write_wave(wave)
+            yield
+            chunks = pipeline.decode_video(components, state)
+            num_frames = 0
+            while True:
+                with _timed(self._stages, "decode"):
+                    frames = next(chunks, None)
+                    if frames is None:
+                        break
+                    writer.write_frames(frames)
+                num_frames += frames.shape[0]
+                self._eta_s = None
+                self._report("decode", num_frames, geometry.num_frames)
+                yield
+            closing = time.perf_counter()
+        self._stages["mux"] = self._stages.get("mux", 0.0) + time.perf_counter() - closing
+
+    def _finish(self) -> None:
+        if self._resume is not None:
+            self._resume.drop()
+        stages = {name: round(seconds, 4) for name, seconds in self._stages.items()}
+        self._emit("finished", fraction=1.0, facts=self._facts | {"stages_s": stages})
+
+    def _known(self, prepared: Prepared) -> dict[str, Any]:
+        g: Geometry = prepared.geometry
+        schedule = pipeline.schedule_of(self._components, self.job.request)
+        return {
+            "task": str(prepared.task),
+            "size": g.size,
+            "frames": g.num_frames,
+            "seconds": g.duration_s,
+            "fps": g.fps,
+            "seed": self.job.request.seed,
+            "num_forwards": schedule.num_forwards,
+            "skipped_fraction": 0.0,
+            "warnings": list(prepared.warnings),
+        }
+
+    def _saved(self) -> Saved | None:
+        """What to go on from, if it is whole: outputs before the saved one must be there."""
+        saved = None if self._resume is None else self._resume.load()
+        if saved is None:
+            return None
+        finished = self.job.outputs[: saved.output]
+        if saved.output >= self.job.request.num_outputs or not all(path.is_file() for path in finished):
+            log.warning("job %s: its saved state does not fit its files: starting over", self.job.id)
+            return None
+        return saved
+
+    def _restore(self, state: RequestState, saved: Saved) -> None:
+        try:
+            state.restore(saved.tensors)
+        except (ValueError, KeyError) as error:
+            log.warning("job %s: %s: this output starts over", self.job.id, error)
+        self.resumed_at = state.step
+        self._emit("resumed", stage="denoise", step=state.step, num_steps=state.num_forwards, facts=dict(self._facts))
+
+    def _resume_file(self) -> ResumeFile | None:
+        if self.job.resume_dir is None:
+            return None
+        return ResumeFile(folder=self.job.resume_dir, request=self.job.request, model_hash=self._components.model_hash)
+
+    def _reporter(self) -> Reporter:
+        return Reporter(self._on_progress, output=self._output, num_outputs=self.job.request.num_outputs)
+
+    def _on_progress(self, p: Progress) -> None:
+        # The reporter's own ETA assumes that the device belongs to this request alone.
+        done = {"step": p.step, "num_steps": p.num_steps}
+        self._emit("progress", stage=p.stage, fraction=p.fraction, eta_s=self._eta_s, **done)
+
+    def _emit_preview(self, state: RequestState, preview: Callable[[], LatentToRGB]) -> None:
+        """A preview is a courtesy: its failure is logged and the clip goes on."""
+        assert self._peek is not None
+        g = state.geometry
+        try:
+            jpeg = to_jpeg(preview()(self._peek.x0(state)), width=g.width, height=g.height)
+            self._emit("preview", stage="denoise", step=state.step, num_steps=state.num_forwards, jpeg=jpeg)
+        except Exception:
+            log.exception("job %s: no preview", self.job.id)
+        self._peek = None
+        self._last_preview_at = time.monotonic()
+
+    def _emit(self, kind: EventKind, **fields: Any) -> None:
+        self._emit_event(JobEvent(job_id=self.job.id, kind=kind, **fields))
+
+
+def check_media_root(request: VideoRequest, root: Path | None) -> None:
+    """Files that a request names must lie below ``root``; ``None`` allows all (in-process use).
+
+    Raises ``MediaError``. URLs and data: are the fetcher's affair.
+    """
+    if root is None:
+        return
+    for condition in request.conditions:
+        if condition.uri.startswith(("http://", "https://", "data:")):
+            continue
+        path = Path(condition.uri.removeprefix("file://"))
+        if not path.resolve().is_relative_to(root.resolve()):  # links are followed before they are judged
+            raise MediaError(f"{condition.uri} is outside the folder for media", param="conditions")
+
+
+def sweep_parts(folder: Path, *, before_s: float) -> int:
+    """Removes partial files that a killed worker left in a job's folder; returns how many."""
+    removed = 0
+    for path in folder.glob(".talkies-*.part"):
+        with suppress(OSError):
+            if path.stat().st_mtime < before_s:
+                path.unlink()
+                removed += 1
+    return removed
+
+
+class _timed:
+    """Adds the seconds of its block to a stage."""
+
+    def __init__(self, stages: dict[str, float], name: str) -> None:
+        self._stages, self._name = stages, name
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __exit__(self, *exc: object) -> None:
+        self._stages[self._name] = self._stages.get(self._name, 0.0) + time.perf_counter() - self._start
