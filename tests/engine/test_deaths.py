@@ -1,0 +1,287 @@
+"""What the executor does when workers die: a scripted worker in place of the process, so that no model is loaded."""
+
+import threading
+import time
+from collections import defaultdict
+from multiprocessing import Pipe
+
+import pytest
+
+from talkies.engine import executor as module
+from talkies.engine.cost import CostModel
+from talkies.engine.executor import MAX_FAILED_STARTS, Executor
+from talkies.engine.messages import At, Cancel, Fatal, Hello, Ready, Stats, Stop, Submit
+from talkies.engine.service import TERMINAL, Job, JobEvent, ServiceInfo
+from talkies.errors import CheckpointError, NotReady
+from talkies.geometry import Limits
+from talkies.request import VideoRequest
+
+INFO = ServiceInfo(model_name="m", model_hash="0" * 64, limits=Limits(), device="cpu", attention="sdpa", policy="fifo")
+COST = CostModel(step_s=0.1, row_s=1e-4, pixel_s=0.0, begin_s=0.0)
+
+
+class FakeLink:
+    """A worker that lives in this thread: ``behave(link, command)`` says what it does with each order."""
+
+    made: list = []  # noqa: RUF012
+    behave = staticmethod(lambda link, command: None)
+    stillborn = False
+
+    def __init__(self, options):
+        self.ours, self.theirs = Pipe()
+        self.pid, self.age_s, self.received, self._alive = 4711, 1.0, [], True
+        FakeLink.made.append(self)
+        self.theirs.send(Hello(INFO))
+        if FakeLink.stillborn:
+            self.die()
+        else:
+            self.theirs.send(Ready(COST))
+
+    def say(self, *messages):
+        for message in messages:
+            self.theirs.send(message)
+
+    def die(self):
+        self._alive = False
+        self.theirs.close()
+
+    kill = die
+
+    def waitables(self):
+        return [self.ours]
+
+    def send(self, command):
+        if not self._alive:
+            return False
+        self.received.append(command)
+        if isinstance(command, Stop):
+            self.die()
+        else:
+            FakeLink.behave(self, command)
+        return True
+
+    def receive(self):
+        messages = []
+        try:
+            while self.ours.poll():
+                messages.append(self.ours.recv())
+        except EOFError:
+            pass
+        return messages
+
+    def alive(self):
+        return self._alive
+
+    def end(self):
+        self.ours.close()
+        return -9
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """Starts an executor over fake workers that behave as told; returns it with its events."""
+    monkeypatch.setattr(module, "Link", FakeLink)
+    monkeypatch.setattr(module, "BACKOFF_S", 0.005)
+    monkeypatch.setattr(FakeLink, "made", [])
+    monkeypatch.setattr(FakeLink, "stillborn", False)
+    running = []
+
+    def start(behave=lambda link, command: None):
+        monkeypatch.setattr(FakeLink, "behave", staticmethod(behave))
+        executor, events, changed = Executor(None), defaultdict(list), threading.Condition()
+
+        def on_event(event):
+            with changed:
+                events[event.job_id].append(event)
+                changed.notify_all()
+
+        def wait(*names):
+            def ended():
+                return all(events[n] and events[n][-1].kind in TERMINAL for n in names)
+
+            with changed:
+                assert changed.wait_for(ended, 10), dict(events)
+            return [events[n][-1] for n in names]
+
+        executor.start(on_event)
+        running.append(executor)
+        executor.wait, executor.events = wait, events
+        return executor
+
+    yield start
+    for executor in running:
+        executor.close(timeout_s=1.0)
+
+
+def job(name, tmp_path):
+    return Job(id=name, request=VideoRequest(prompt=name), outputs=(tmp_path / f"{name}.mp4",))
+
+
+def working(link, name, *kinds):
+    link.say(At((name,)), *(JobEvent(job_id=name, kind=kind) for kind in kinds))
+
+
+def obedient(link, command):
+    """Finishes everything at once, but dies over a job called deadly."""
+    if not isinstance(command, Submit):
+        return
+    name = command.job.id
+    if name == "deadly":
+        working(link, name, "started")
+        link.die()
+    else:
+        working(link, name, "started", "finished")
+
+
+def until(condition):
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def test_a_job_over_which_two_workers_die_fails_and_the_others_go_on(run, tmp_path):
+    executor = run(obedient)
+    for name in ("deadly", "a", "b"):
+        executor.submit(job(name, tmp_path))
+    deadly, a, b = executor.wait("deadly", "a", "b")
+    assert (deadly.kind, a.kind, b.kind) == ("failed", "finished", "finished")
+    assert deadly.error["code"] == "worker_died"
+    assert deadly.error["status"] == 500
+    assert "2 times" in deadly.error["message"]
+    assert executor.metrics()["worker_restarts_total"] == 2
+
+
+def test_only_the_job_in_work_is_blamed(run, tmp_path):
+    """A preempted job that has begun may see any number of deaths."""
+
+    def behave(link, command):
+        if isinstance(command, Submit) and command.job.id == "bystander":
+            link.say(JobEvent(job_id="bystander", kind="started"))
+        if isinstance(command, Submit) and command.job.id.startswith("deadly"):
+            working(link, command.job.id)
+            link.die()
+        if isinstance(command, Submit) and command.job.id == "last":
+            link.say(JobEvent(job_id="last", kind="finished"), JobEvent(job_id="bystander", kind="finished"))
+
+    executor = run(behave)
+    for name in ("bystander", "deadly1", "deadly2", "deadly3", "last"):
+        executor.submit(job(name, tmp_path))
+    ends = executor.wait("bystander", "deadly1", "deadly2", "deadly3", "last")
+    assert [e.kind for e in ends] == ["finished", "failed", "failed", "failed", "finished"]
+    assert executor.metrics()["worker_restarts_total"] == 6
+
+
+def test_a_cancelled_job_is_not_given_to_the_next_worker(run, tmp_path):
+    def behave(link, command):
+        if isinstance(command, Submit) and command.job.id == "a":
+            working(link, "a", "started")
+        if isinstance(command, Cancel):
+            link.die()
+
+    executor = run(behave)
+    executor.submit(job("a", tmp_path))
+    until(lambda: executor.events["a"])
+    executor.cancel("a")
+    executor.cancel("a")
+    (end,) = executor.wait("a")
+    assert end.kind == "cancelled"
+    until(lambda: len(FakeLink.made) == 2)
+    assert not any(isinstance(c, Submit) for c in FakeLink.made[1].received)
+
+
+def test_a_job_ends_once_whatever_a_worker_says(run, tmp_path):
+    def behave(link, command):
+        if isinstance(command, Submit):
+            events = ("finished", "finished", "failed", "progress")
+            working(link, command.job.id, *events)
+
+    executor = run(behave)
+    executor.submit(job("a", tmp_path))
+    executor.wait("a")
+    executor.submit(job("b", tmp_path))
+    executor.wait("b")
+    assert [e.kind for e in executor.events["a"]] == ["finished"]
+
+
+def test_what_a_dying_worker_said_is_heard(run, tmp_path):
+    def behave(link, command):
+        if isinstance(command, Submit):
+            working(link, command.job.id, "started", "finished")
+            link.die()
+
+    executor = run(behave)
+    executor.submit(job("a", tmp_path))
+    (end,) = executor.wait("a")
+    assert end.kind == "finished"
+
+
+def test_starts_that_never_work_end_in_dead(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(FakeLink, "stillborn", True)
+    executor = run()
+    executor.submit(job("a", tmp_path))
+    (end,) = executor.wait("a")
+    assert end.error["code"] == "worker_died"
+    assert executor.state == "dead"
+    assert len(FakeLink.made) == MAX_FAILED_STARTS
+    with pytest.raises(NotReady):
+        executor.submit(job("b", tmp_path))
+    assert executor.info == INFO  # that much it had said
+
+
+def test_a_fatal_error_is_not_tried_again(run, tmp_path):
+    def behave(link, command):
+        link.say(Fatal(CheckpointError("weights are gone", param="model")))
+
+    executor = run(behave)
+    executor.submit(job("a", tmp_path))
+    (end,) = executor.wait("a")
+    assert end.error["code"] == "invalid_checkpoint"
+    assert executor.state == "dead"
+    with pytest.raises(NotReady, match="weights are gone"):
+        executor.submit(job("b", tmp_path))
+    assert len(FakeLink.made) == 1
+
+
+def test_counts_go_on_over_restarts(run, tmp_path):
+    def behave(link, command):
+        if isinstance(command, Submit):
+            link.say(Stats({"forwards_total": 5.0, "rss_bytes": 100.0}))
+            obedient(link, command)
+
+    executor = run(behave)
+    for name in ("deadly", "a"):
+        executor.submit(job(name, tmp_path))
+    executor.wait("deadly", "a")
+    executor.submit(job("b", tmp_path))
+    executor.wait("b")
+    metrics = executor.metrics()
+    assert metrics["forwards_total"] == 15.0  # the last figures of three workers
+    assert metrics["rss_bytes"] == 100.0
+    assert executor.predict_seconds(VideoRequest(prompt="x")) > 0
+
+
+def test_a_worker_that_cannot_be_started_is_tried_again(run, tmp_path, monkeypatch):
+    tries = []
+
+    def make(options):
+        tries.append(1)
+        if len(tries) < 3:
+            raise OSError(11, "Resource temporarily unavailable")
+        return FakeLink(options)
+
+    executor = run(obedient)
+    until(lambda: executor.state == "ready")
+    monkeypatch.setattr(module, "Link", make)
+    FakeLink.made[0].die()
+    executor.submit(job("a", tmp_path))
+    (end,) = executor.wait("a")
+    assert end.kind == "finished"
+    assert len(tries) == 3
+
+
+def test_closing_before_the_start_is_quiet():
+    executor = Executor(None)
+    executor.close()
+    assert executor.state == "dead"
+    executor.cancel("nobody")
