@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from talkies.engine.service import JobEvent
@@ -113,6 +114,45 @@ def test_one_broken_event_does_not_stop_the_others(server: Server) -> None:
     server.coordinator._on_event(JobEvent(job_id="unknown", kind="progress"))
     server.coordinator._on_event(JobEvent(job_id="unknown", kind="finished", facts={"x": object()}))
     assert server.wait(server.create("a ball")["id"])["status"] == "completed"
+
+
+def test_a_full_disk_refuses_a_post_in_words(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(server.coordinator.artifacts, "prepare", full)
+        answer = server.http.post("/v1/videos", json={"prompt": "a ball"})
+    assert answer.status_code == 500
+    assert "No space left on device" in answer.json()["error"]["message"]
+    assert server.http.get("/v1/videos").json()["data"] == []
+    assert server.wait(server.create("a ball")["id"])["status"] == "completed"
+
+
+def test_slow_references_do_not_hold_up_polls(server: Server) -> None:
+    import socket
+
+    deaf = socket.create_server(("127.0.0.1", 0))  # accepts and never answers
+    url = f"http://127.0.0.1:{deaf.getsockname()[1]}/x.png"
+    object.__setattr__(server.coordinator.config, "allow_hosts", ("127.0.0.1",))
+    body = {"prompt": "a ball", "image_reference": {"image_url": url}}
+
+    def post() -> None:
+        try:
+            httpx.post(f"{server.url}/v1/videos", json=body, timeout=2)
+        except httpx.TimeoutException:
+            return
+
+    threads = [threading.Thread(target=post) for _ in range(50)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.3)
+    begun = time.monotonic()
+    assert server.http.get("/v1/videos").status_code == 200
+    assert time.monotonic() - begun < 1
+    deaf.close()
+    for thread in threads:
+        thread.join()
 
 
 def test_a_disk_that_refuses_the_end_is_asked_again(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

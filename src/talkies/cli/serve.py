@@ -141,6 +141,8 @@ def serve(
         "attention": ATTENTION_NAMES.get(attention, attention),
         "threads": threads,
     }
+    if not api_key and host not in ("127.0.0.1", "::1", "localhost"):
+        print("note: no --api-key: everybody who reaches this port can make, see and delete clips", file=sys.stderr)
     listener = _listen(host, port)
     service = _build(engine, policy=policy, max_num_seqs=max_num_seqs, data_dir=settings.data_dir)
     _run(service, settings, listener, begun)

@@ -14,6 +14,7 @@ from importlib import resources
 from typing import Any
 
 import uvicorn
+from anyio import CapacityLimiter
 from fastapi import FastAPI, Request
 from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
@@ -32,6 +33,7 @@ from talkies.server.openapi import without_422
 
 # The page uses nothing from outside; the policy makes sure that it stays so.
 PAGE_POLICY = "default-src 'self'; img-src 'self' data: blob:; media-src 'self' blob:; frame-ancestors 'none'"
+MAX_INTAKES = 8  # POSTs whose references are being fetched and checked at one time
 PAGE_FILES = {"app.js": "text/javascript", "stream.js": "text/javascript", "style.css": "text/css"}
 
 
@@ -42,6 +44,8 @@ def create_app(service: EngineService, config: ServerConfig) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         coordinator.live.bind(asyncio.get_running_loop())
+        # Reading references may mean waiting for other servers; it must not take the threads that answer polls.
+        app.state.intake = CapacityLimiter(MAX_INTAKES)
         await asyncio.to_thread(coordinator.start)
         try:
             yield
@@ -68,8 +72,7 @@ def create_app(service: EngineService, config: ServerConfig) -> FastAPI:
     app.include_router(routes.absent)  # before /v1/videos/{video_id}, which would take their names for ids
     app.include_router(routes.router)
     app.add_api_websocket_route("/v1/realtime/video", _no_websocket)
-    if config.serve_page:
-        _add_page(app)
+    _add_page(app)
     app.add_middleware(BodyLimit, max_bytes=config.max_body_bytes)
     generate = app.openapi
 

@@ -27,7 +27,6 @@ class ServerConfig:
     webhook_secret: str | None = None  # None refuses webhook_url
     sync_timeout_s: float | None = None  # None: no deadline
     serve_metrics: bool = True
-    serve_page: bool = True
 
     def __post_init__(self) -> None:
         for name, low in (("max_queue", 1), ("max_jobs_per_key", 1), ("max_body_bytes", 1024)):

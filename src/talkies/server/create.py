@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+import sqlite3
 import time
 from typing import Any
 
-from starlette.concurrency import run_in_threadpool
+from anyio import to_thread
 from starlette.requests import Request
 
-from talkies.errors import InvalidRequest
+from talkies.errors import InvalidRequest, OutputError
 from talkies.server import webhook
 from talkies.server.artifacts import Artifacts
 from talkies.server.body import read_body
@@ -36,7 +37,9 @@ async def create_job(
         draft = to_draft(body, limits=limits, model_name=coordinator.model_name)
         if is_sync and draft.webhook_url is not None:
             raise InvalidRequest("webhook_url has no use here: the answer is the video", param="webhook_url")
-        return await run_in_threadpool(_accept, coordinator, draft, owner, key, is_sync)
+        # Words alone never wait behind somebody's slow URL.
+        intake = request.app.state.intake if draft.sources or draft.webhook_url else None
+        return await to_thread.run_sync(_accept, coordinator, draft, owner, key, is_sync, limiter=intake)
     finally:
         await request.close()  # the parser's temporary files
 
@@ -69,6 +72,8 @@ def _accept(
         )
         record, created = coordinator.submit(record, checked.request)
         return record, created
+    except (OSError, sqlite3.OperationalError) as error:
+        raise OutputError(f"the job cannot be stored: {error}", hint="is the data folder's disk full?") from error
     finally:
         if not created:
             artifacts.drop_inputs(folder)

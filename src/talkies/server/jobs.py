@@ -30,7 +30,7 @@ class JobStore:
     """Thread-safe. Times are unix seconds."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._guard = _lock(path.with_suffix(".lock"))
         self._mutex = threading.Lock()
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=30)
