@@ -279,6 +279,22 @@ def test_an_orderly_stop_keeps_the_queue(tmp_path: Path) -> None:
         assert list(server.service.runs.values()) == [1, 1, 1]
 
 
+def test_what_another_version_accepted_or_a_sync_client_left_behind_ends(tmp_path: Path) -> None:
+    import sqlite3
+
+    with serving(tmp_path) as server:
+        old, left = server.create("slow old"), server.create("slow sync")
+        server.stop()
+    with sqlite3.connect(tmp_path / "jobs.sqlite") as db:
+        db.execute("UPDATE jobs SET request = json_set(request, '$.gone', 1) WHERE id = ?", (old["id"],))
+        db.execute("UPDATE jobs SET is_sync = 1, status = 'completed' WHERE id = ?", (left["id"],))
+    with serving(tmp_path) as server:
+        job = server.wait(old["id"])
+        assert (job["status"], job["error"]["code"]) == ("failed", "invalid_request")
+        assert server.http.get(f"/v1/videos/{left['id']}").status_code == 404
+        until(lambda: files_of(server) == [])
+
+
 def test_two_servers_cannot_share_a_folder(server: Server) -> None:
     with pytest.raises(ConfigError, match="another running server"):
         create_app(FakeService(), ServerConfig(data_dir=server.coordinator.config.data_dir))

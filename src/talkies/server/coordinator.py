@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 
 from talkies.engine.service import EngineService, Job, JobEvent
-from talkies.errors import ConfigError, NotReady, TalkiesError
+from talkies.errors import ConfigError, InvalidRequest, NotReady, TalkiesError
 from talkies.geometry import Limits
 from talkies.request import VideoRequest
 from talkies.server.admission import Admission
@@ -25,7 +25,7 @@ from talkies.server.config import ServerConfig
 from talkies.server.errors import error_object
 from talkies.server.jobs import JobStore
 from talkies.server.live import Live
-from talkies.server.metrics import Metrics
+from talkies.server.metrics import Metrics, gauges
 from talkies.server.record import JobRecord
 from talkies.server.view import job_object
 from talkies.server.webhook import Webhooks
@@ -62,12 +62,10 @@ class Coordinator:
 
     def start(self) -> None:
         """Picks up what an earlier process left, then lets the engine load."""
+        self.store.remove_sync()  # their clients left with the connections
         interrupted = self.store.requeue_running(crashed=True)
-        waiting = self.store.waiting()
-        for record in waiting:
-            if record.is_sync:
-                self.store.remove(record.id)  # its client left with the connection
-            elif record.attempts >= MAX_ATTEMPTS:
+        for record in self.store.waiting():
+            if record.attempts >= MAX_ATTEMPTS:
                 message = f"the server stopped {record.attempts} times while this job ran"
                 error = {"code": "server_restarted", "message": message, "param": None, "status": 500}
                 self.store.fail(record.id, error, ttl_s=self.config.ttl_s)
@@ -79,6 +77,8 @@ class Coordinator:
         for record in waiting:
             try:
                 self._hand_over(record)
+            except InvalidRequest as error:  # accepted by another version of talkies
+                self._on_event(JobEvent(job_id=record.id, kind="failed", error=error_object(error)))
             except (TalkiesError, OSError) as error:
                 log.error("job %s stays in the queue until the next start: %s", record.id, error)
         self.webhooks.start()
@@ -298,19 +298,8 @@ class Coordinator:
             log.info("job %s expired", record.id)
 
     def _gauges(self) -> dict[str, dict[str, float]]:
-        counts = self.store.counts()
-        gauges: dict[str, dict[str, float]] = {
-            "vllm_omni:num_requests_running": {"": counts.get("in_progress", 0)},
-            "vllm_omni:num_requests_waiting": {"": counts.get("queued", 0)},
-            "talkies_jobs": {s: counts.get(s, 0) for s in ("queued", "in_progress", "completed", "failed")},
-            "talkies_queue_depth": {"": counts.get("queued", 0)},
-            "talkies_stored_bytes": {"": self.store.stored_bytes()},
-            "talkies_engine_ready": {"": float(self.service.state == "ready")},
-        }
-        for name, value in self.service.metrics().items():
-            safe = "".join(c if c.isalnum() and c.isascii() else "_" for c in name)
-            gauges[f"talkies_engine_{safe}"] = {"": float(value)}
-        return gauges
+        ready = self.service.state == "ready"
+        return gauges(self.store.counts(), self.store.stored_bytes(), ready=ready, engine=self.service.metrics())
 
 
 def _served(limits: Limits, tasks: tuple[str, ...] | None) -> Limits:

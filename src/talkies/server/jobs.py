@@ -155,6 +155,10 @@ class JobStore:
             row = db.execute("DELETE FROM jobs WHERE id = ? RETURNING *", (job_id,)).fetchone()
         return None if row is None else from_row(row)
 
+    def remove_sync(self) -> None:
+        with self._transaction() as db:
+            db.execute("DELETE FROM jobs WHERE is_sync = 1")
+
     def expire(self, now: float) -> list[JobRecord]:
         """Removes what is due and remembers the ids; the caller removes their files."""
         with self._transaction() as db:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -88,3 +88,21 @@ class _Gauges(Collector):
             for kind, value in values.items():
                 metric.add_metric([self._model, kind] if kind else [self._model], value)
             yield metric
+
+
+def gauges(
+    counts: Mapping[str, int], stored_bytes: int, *, ready: bool, engine: Mapping[str, float]
+) -> dict[str, dict[str, float]]:
+    """{metric: {kind or "": value}} of this moment; ``engine`` is whatever the service measures about itself."""
+    found: dict[str, dict[str, float]] = {
+        "vllm_omni:num_requests_running": {"": counts.get("in_progress", 0)},
+        "vllm_omni:num_requests_waiting": {"": counts.get("queued", 0)},
+        "talkies_jobs": {s: counts.get(s, 0) for s in ("queued", "in_progress", "completed", "failed")},
+        "talkies_queue_depth": {"": counts.get("queued", 0)},
+        "talkies_stored_bytes": {"": stored_bytes},
+        "talkies_engine_ready": {"": float(ready)},
+    }
+    for name, value in engine.items():
+        safe = "".join(c if c.isalnum() and c.isascii() else "_" for c in name)
+        found[f"talkies_engine_{safe}"] = {"": float(value)}
+    return found
