@@ -70,7 +70,7 @@ def test_a_stop_ends_open_streams_quickly(tmp_path: Path) -> None:
         until(lambda: server.coordinator.live._watchers.get(job["id"]))
         begun = time.monotonic()
         server.stop()
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < 4
         thread.join(5)
         assert seen[0][0] == "job"
 
@@ -129,7 +129,9 @@ def test_content_in_ranges(server: Server) -> None:
     part = server.http.get(url, headers={"Range": "bytes=100-199"})
     assert (part.status_code, part.content) == (206, mp4_bytes()[100:200])
     assert part.headers["content-range"] == f"bytes 100-199/{len(mp4_bytes())}"
-    assert server.http.get(url, headers={"Range": f"bytes={10**9}-"}).status_code == 416
+    for header, status in ((f"bytes={10**9}-", 416), ("bytes=x", 400)):
+        bad = server.http.get(url, headers={"Range": header})
+        assert (bad.status_code, bad.json()["error"]["param"]) == (status, "Range")
     head = server.http.head(url)
     assert (head.status_code, head.headers["content-length"], head.content) == (200, str(len(mp4_bytes())), b"")
     for path in server.coordinator.config.artifacts.glob("*/0.mp4"):

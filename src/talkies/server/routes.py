@@ -14,6 +14,7 @@ from talkies.server import events, sync
 from talkies.server.auth import Keys
 from talkies.server.coordinator import Coordinator
 from talkies.server.create import create_job
+from talkies.server.download import MEDIA_TYPES, Download
 from talkies.server.errors import Json, NotFound, NotImplementedHere, NotProcessable
 from talkies.server.openapi import CREATE_BODY, CREATE_LINKS, responses
 from talkies.server.record import JobRecord
@@ -22,7 +23,6 @@ from talkies.server.view import VideoDeleted, VideoJob, VideoList, job_object, p
 MAX_PAGE = 100
 DEFAULT_PAGE = 20
 VARIANTS = "^(video|thumbnail|spritesheet|[0-9])$"  # a digit is an output's number
-PICTURES = {".webp": "image/webp", ".jpg": "image/jpeg", ".mp4": "video/mp4"}
 
 router = APIRouter()
 
@@ -106,7 +106,7 @@ def delete_video(request: Request, video_id: str) -> Response:
     "/v1/videos/{video_id}/content",
     response_class=FileResponse,
     responses={
-        200: {"content": {kind: {"schema": {"type": "string", "format": "binary"}} for kind in PICTURES.values()}},
+        200: {"content": {kind: {"schema": {"type": "string", "format": "binary"}} for kind in MEDIA_TYPES.values()}},
         **responses(400, 401, 404, 410, 422),
     },
 )
@@ -119,7 +119,7 @@ def get_content(request: Request, video_id: str, variant: str | None = Query(Non
         raise NotFound("Generation is still in-progress", hint="poll GET /v1/videos/{id}", param="video_id")
     path = _coordinator(request).artifacts.find(record, variant)
     name = f"{record.id}{path.suffix}" if path.stem == "0" or path.suffix != ".mp4" else f"{record.id}-{path.name}"
-    return FileResponse(path, media_type=PICTURES[path.suffix], filename=name)
+    return Download(path, name=name)
 
 
 @router.get(
