@@ -75,6 +75,10 @@ class Client:
 @pytest.fixture(scope="module")
 def client(tiny_folder, tmp_path_factory):
     client = Client(tiny_folder, tmp_path_factory.mktemp("executor"), save_every_s=0.0)
+    client.submit("early")
+    client.executor.cancel("early")
+    client.wait("early")
+    client.state_after_early = client.executor.state
     client.until_ready()
     yield client
     client.executor.close()
@@ -95,20 +99,25 @@ def test_it_is_the_service_that_the_server_knows(client):
     service.cancel("nobody")
 
 
+def test_a_job_cancelled_while_the_model_loads_ends_at_once(client):
+    assert client.state_after_early == "loading"
+    assert client.kinds("early") == Counter(cancelled=1)
+
+
 def test_a_killed_worker_costs_no_job_and_changes_no_byte(client):
-    whole = client.submit("whole", num_sigmas=60, seed=3)
+    whole = client.submit("whole", num_sigmas=30, seed=3)
     client.wait("whole")
-    client.kill_worker_at("broken", 20)
+    client.kill_worker_at("broken", 10)
     restarts = client.executor.metrics()["worker_restarts_total"]
-    broken = client.submit("broken", prompt="whole", num_sigmas=60, seed=3)
-    # Longer ones, so that they are still waiting when it happens.
-    waiting = [client.submit(f"waiting{i}", num_sigmas=70, seed=i) for i in range(2)]
+    broken = client.submit("broken", prompt="whole", num_sigmas=30, seed=3)
+    # No shorter than what runs, so that they are still waiting when it happens.
+    waiting = [client.submit(f"waiting{i}", num_sigmas=30, seed=i) for i in range(2)]
     ends = client.wait("broken", "waiting0", "waiting1")
     assert [e.kind for e in ends] == ["finished"] * 3
     assert client.executor.metrics()["worker_restarts_total"] == restarts + 1
     assert client.kinds("broken")["resumed"] == 1
     resumed = next(e for e in client.events["broken"] if e.kind == "resumed")
-    assert resumed.step >= 19
+    assert resumed.step >= 9
     assert broken.outputs[0].read_bytes() == whole.outputs[0].read_bytes()
     assert all(job.outputs[0].is_file() for job in waiting)
     assert client.kinds("waiting0")["started"] == 1
@@ -169,7 +178,7 @@ def test_mixed_jobs_each_end_once_and_memory_stays_flat(client):
                 client.submit(name, num_sigmas=200)
                 client.executor.cancel(name)
             else:
-                client.submit(name, num_sigmas=3 + i, target=Target(num_frames=22 if i % 2 else 56))
+                client.submit(name, num_sigmas=3 + i, target=Target(num_frames=22 if i % 2 else 39))
         return names
 
     def rss():
@@ -206,28 +215,6 @@ def test_a_model_that_is_not_there_is_dead_at_once(tmp_path):
     client.executor.close()
 
 
-def test_close_ends_jobs_and_process_and_is_repeatable(tiny_folder, tmp_path):
-    client = Client(tiny_folder, tmp_path, save_every_s=1e9)
-    client.submit("early")
-    client.executor.cancel("early")  # while it loads: answered at once
-    client.wait("early")
-    assert client.executor.state == "loading"
-    client.until_ready()
-    client.submit("running", num_sigmas=200, target=Target(num_frames=124))
-    client.submit("waiting", num_sigmas=200, target=Target(num_frames=158))
-    pid = client.executor.worker_pid
-    with client.changed:
-        assert client.changed.wait_for(lambda: client.kinds("running")["progress"] > 4, PATIENCE_S)
-    client.executor.close()
-    client.executor.close()
-    assert client.executor.state == "dead"
-    assert {e.kind for e in client.wait("running", "waiting")} == {"failed"}
-    assert not _exists(pid)
-    assert list((tmp_path / "resume" / "running").iterdir())  # saved on the way out
-    with pytest.raises(NotReady):
-        client.submit("late")
-
-
 def test_importing_the_executor_does_not_import_torch():
     code = "import sys, talkies.engine.executor; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
@@ -257,6 +244,24 @@ def test_a_worker_does_not_outlive_its_parent(tiny_folder, tmp_path):
     while _exists(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not _exists(pid)
+
+
+def test_close_ends_jobs_and_process_and_is_repeatable(client):
+    """The last one: the service of this file ends here."""
+    client.until_ready()
+    client.submit("running", num_sigmas=200, target=Target(num_frames=124))
+    client.submit("behind", num_sigmas=200, target=Target(num_frames=158))
+    pid = client.executor.worker_pid
+    with client.changed:
+        assert client.changed.wait_for(lambda: client.kinds("running")["progress"] > 4, PATIENCE_S)
+    client.executor.close()
+    client.executor.close()
+    assert client.executor.state == "dead"
+    assert {e.kind for e in client.wait("running", "behind")} == {"failed"}
+    assert not _exists(pid)
+    assert list((client.root / "resume" / "running").iterdir())  # saved on the way out
+    with pytest.raises(NotReady):
+        client.submit("late")
 
 
 def _exists(pid):

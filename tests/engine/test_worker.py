@@ -364,6 +364,15 @@ def test_files_outside_the_media_folder_are_refused(tmp_path):
     check("https://example.com/a.png")
 
 
+def test_the_workers_own_media_folder_holds_for_jobs_without_one(tiny_folder, tmp_path):
+    (tmp_path / "media").mkdir()
+    rig = Rig(tiny_folder, tmp_path, media_root=tmp_path / "media")
+    picture = Condition(kind="image", uri="/etc/hostname", role="first")
+    (kinds,) = rig.run(rig.job("a", conditions=(picture,)))
+    assert kinds[-1] == "failed"
+    assert "outside" in rig.last("a").error["message"]
+
+
 def test_a_model_that_is_not_there_is_named(tmp_path):
     with pytest.raises(CheckpointError, match="nothing-here"):
         Rig(tmp_path / "nothing-here", tmp_path)

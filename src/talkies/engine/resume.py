@@ -72,7 +72,8 @@ class ResumeFile:
                 if found != self._identity():
                     log.warning("%s belongs to another request or model: starting over", self.path)
                     return None
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
+                # Cloned into memory of torch's alignment, which decides the last bits of a matrix product.
+                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
             return Saved(output=output, step=int(tensors["step"]), tensors=tensors)
         except (SafetensorError, OSError, KeyError, ValueError) as error:
             log.warning("%s cannot be read (%s): starting over", self.path, error)

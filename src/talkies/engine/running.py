@@ -43,7 +43,14 @@ class JobRun:
     """
 
     def __init__(
-        self, components: Components, job: Job, emit: Emit, *, save_every_s: float, preview_every_s: float
+        self,
+        components: Components,
+        job: Job,
+        emit: Emit,
+        *,
+        save_every_s: float,
+        preview_every_s: float,
+        media_root: Path | None = None,
     ) -> None:
         self.job = job
         self.state: RequestState | None = None
@@ -52,6 +59,7 @@ class JobRun:
         self.resumed_at: int | None = None
         self._components = components
         self._emit_event = emit
+        self._media_root = job.media_root or media_root
         self._save_every_s, self._preview_every_s = save_every_s, preview_every_s
         self._stages: dict[str, float] = {}
         self._facts: dict[str, Any] = {}
@@ -171,7 +179,7 @@ class JobRun:
     def _run(self) -> Generator[None, None, None]:
         components, request = self._components, self.job.request
         with _timed(self._stages, "prepare"):
-            check_media_root(request, self.job.media_root)
+            check_media_root(request, self._media_root)
             prepared = pipeline.prepare(components, request)
         self._facts |= self._known(prepared)
         saved = self._saved()

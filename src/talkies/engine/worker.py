@@ -143,6 +143,7 @@ class Worker:
             self._send_event,
             save_every_s=self._options.save_every_s,
             preview_every_s=self._options.preview_every_s,
+            media_root=self._options.media_root,
         )
         try:
             size = size_of(job.request, self._components.limits)
