@@ -163,7 +163,8 @@ def test_the_process_announces_itself_serves_and_stops(tmp_path: Path) -> None:
 
 
 def test_the_server_process_imports_no_torch() -> None:
-    code = "import sys, talkies.server.app, talkies.cli.serve, talkies.cli.jobs; "
+    code = "import sys, talkies.cli.serve, talkies.cli.jobs; assert 'httpx' not in sys.modules; "
+    code += "import talkies.server.app; "
     code += "print([m for m in ('torch', 'transformers', 'diffusers', 'av', 'numpy', 'PIL') if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json as jsonlib
 from collections.abc import Iterator
-from typing import Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
-import httpx
 import typer
 
 from talkies.cli.common import print_json, reports_errors
 from talkies.errors import InvalidRequest, TalkiesError
+
+if TYPE_CHECKING:
+    import httpx
 
 app = typer.Typer(no_args_is_help=True, help="Jobs of a running server.")
 
@@ -46,7 +49,7 @@ def watch(job_id: str, url: str = URL, api_key: str | None = KEY, json: bool = J
     last: dict[str, Any] = {}
     with (
         _client(url, api_key) as client,
-        client.stream("GET", f"/v1/videos/{job_id}/events", timeout=httpx.Timeout(10.0, read=60.0)) as answer,
+        client.stream("GET", f"/v1/videos/{job_id}/events") as answer,
     ):
         if answer.status_code != 200:
             answer.read()
@@ -79,23 +82,18 @@ def cancel(job_ids: list[str], url: str = URL, api_key: str | None = KEY, json: 
                 print(f"{job_id}  deleted")
 
 
-def _client(url: str, api_key: str | None) -> httpx.Client:
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    return httpx.Client(base_url=url, headers=headers, timeout=30, transport=_Transport(url))
-
-
-class _Transport(httpx.HTTPTransport):
+@contextmanager
+def _client(url: str, api_key: str | None) -> Iterator[httpx.Client]:
     """Network faults become one line that names the server."""
+    import httpx  # here, since every other command starts sooner without it
 
-    def __init__(self, url: str) -> None:
-        super().__init__()
-        self._url = url
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        try:
-            return super().handle_request(request)
-        except httpx.TransportError as error:
-            raise TalkiesError(f"cannot reach {self._url}: {error}", hint="is it running? see --url") from None
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    try:
+        # An event stream says something every ten seconds, so a minute of silence is a dead server.
+        with httpx.Client(base_url=url, headers=headers, timeout=60) as client:
+            yield client
+    except httpx.TransportError as error:
+        raise TalkiesError(f"cannot reach {url}: {error}", hint="is it running? see --url") from None
 
 
 def _json(answer: httpx.Response) -> dict[str, Any]:
