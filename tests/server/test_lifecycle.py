@@ -295,6 +295,18 @@ def test_what_another_version_accepted_or_a_sync_client_left_behind_ends(tmp_pat
         until(lambda: files_of(server) == [])
 
 
+def test_a_kill_right_after_the_end_leaves_no_inputs_behind(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        job = server.wait(server.create("a ball")["id"])
+        folder = server.coordinator.store.peek(job["id"]).folder  # type: ignore[union-attr]
+    for name in ("uploads", "resume"):
+        (tmp_path / name / folder).mkdir(exist_ok=True)
+        (tmp_path / name / folder / "left").touch()
+    with serving(tmp_path) as server:
+        assert files_of(server) == [f"artifacts/{folder}"]
+        assert server.http.get(job["url"]).status_code == 200
+
+
 def test_two_servers_cannot_share_a_folder(server: Server) -> None:
     with pytest.raises(ConfigError, match="another running server"):
         create_app(FakeService(), ServerConfig(data_dir=server.coordinator.config.data_dir))

@@ -12,7 +12,6 @@ import math
 import os
 import secrets
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
 
 from talkies.errors import InvalidRequest
@@ -62,10 +61,17 @@ class Artifacts:
         self.drop_inputs(folder)
         _remove(self._config.artifacts / folder)
 
-    def sweep(self, known: Iterable[str]) -> int:
-        """Removes folders of no known job: what a killed server was writing or deleting. Returns how many."""
-        keep, removed = set(known), 0
-        for root in (self._config.artifacts, self._config.uploads, self._config.resume):
+    def sweep(self, *, unfinished: set[str], completed: set[str]) -> int:
+        """Removes what no job needs any more: a killed server was writing or deleting it. Returns how many folders.
+
+        A job that ended a moment before the kill still has its references and its saved latents."""
+        removed = 0
+        needed = {
+            self._config.artifacts: unfinished | completed,
+            self._config.uploads: unfinished,
+            self._config.resume: unfinished,
+        }
+        for root, keep in needed.items():
             for folder in root.iterdir():
                 if folder.name not in keep:
                     _remove(folder)

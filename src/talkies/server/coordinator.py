@@ -69,7 +69,9 @@ class Coordinator:
                 message = f"the server stopped {record.attempts} times while this job ran"
                 error = {"code": "server_restarted", "message": message, "param": None, "status": 500}
                 self.store.fail(record.id, error, ttl_s=self.config.ttl_s)
-        removed = self.artifacts.sweep(self.store.folders())
+        removed = self.artifacts.sweep(
+            unfinished=self.store.folders("queued", "in_progress"), completed=self.store.folders("completed")
+        )
         waiting = self.store.waiting()
         if waiting or removed:
             log.info("resuming %d jobs (%d had begun), removed %d leftovers", len(waiting), interrupted, removed)

@@ -189,13 +189,11 @@ class JobStore:
             ).fetchall()
         return [from_row(row) for row in rows]
 
-    def folders(self) -> set[str]:
+    def folders(self, *statuses: Status) -> set[str]:
+        """Of the jobs in these states."""
+        marks = ", ".join("?" * len(statuses))
         with self._read() as db:
-            return {row["folder"] for row in db.execute("SELECT folder FROM jobs")}
-
-    def ids(self) -> set[str]:
-        with self._read() as db:
-            return {row["id"] for row in db.execute("SELECT id FROM jobs")}
+            return {row["folder"] for row in db.execute(f"SELECT folder FROM jobs WHERE status IN ({marks})", statuses)}
 
     def pending_webhooks(self) -> list[JobRecord]:
         with self._read() as db:
