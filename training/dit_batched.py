@@ -23,7 +23,7 @@ from training.world import Canvas, num_audio_latents
 
 VIDEO_AT_TV, TEXT_AT_TV, AUDIO_AT_TA, VIDEO_AT_ANCHOR = range(4)  # columns of a sample's modulation table
 ANCHOR_T = 0.999
-NUM_SLOTS = 4
+NUM_SLOTS = 8  # four are used; a product over eight is aligned for tensor cores
 FRAMES_PER_LATENT = (1, 4, 4, 4, 4)
 
 
@@ -116,20 +116,58 @@ class Layout:
 
 @dataclass(frozen=True)
 class PlacedLayout:
-    """A layout's tables on the device: rotary cosines and sines [S, 1, 30], one-hot slots [S, 4]."""
+    """A layout's tables on the device: rotary cosines and sines [S, 1, 30], one-hot slots [S, 8]."""
 
     layout: Layout
     cos: Tensor
     sin: Tensor
-    onehot_S4: Tensor
+    onehot_S8: Tensor
 
 
 def place(layout: Layout, inv_freq: Tensor, dtype: torch.dtype) -> PlacedLayout:
-    angles = layout.positions().float().to(inv_freq.device)[..., None] * inv_freq
-    angles = angles.flatten(1)
+    return _tables(layout, layout.positions().to(inv_freq.device), layout.slots().to(inv_freq.device), inv_freq, dtype)
+
+
+def _tables(
+    layout: Layout, positions_S3: Tensor, slots_S: Tensor, inv_freq: Tensor, dtype: torch.dtype
+) -> PlacedLayout:
+    angles = (positions_S3.float()[..., None] * inv_freq).flatten(1)
     angles = torch.cat([angles, angles], -1)[:, None]
-    onehot = F.one_hot(layout.slots(), NUM_SLOTS).to(inv_freq.device, dtype)
+    onehot = (slots_S[:, None] == torch.arange(NUM_SLOTS, device=slots_S.device)).to(dtype)
     return PlacedLayout(layout, angles.cos().to(dtype), angles.sin().to(dtype), onehot)
+
+
+class Placer:
+    """Places layouts that differ in their prompt length alone without a copy to the device, which would wait for it.
+
+    The media rows move along the time axis with the text length; their tables are made once for prompts of length 0.
+    """
+
+    def __init__(self, inv_freq: Tensor, dtype: torch.dtype) -> None:
+        self.inv_freq, self.dtype = inv_freq, dtype
+        self._without_prompt: dict[Layout, tuple[Tensor, Tensor]] = {}
+
+    def __call__(self, base: Layout, num_prompt_tokens: int) -> PlacedLayout:
+        """`base` holds the presentation in front of the prompt; the result has `num_prompt_tokens` text rows more."""
+        device = self.inv_freq.device
+        if base not in self._without_prompt:
+            self._without_prompt[base] = base.positions().to(device), base.slots().to(device)
+        positions, slots = self._without_prompt[base]
+        prefix = base.num_text_rows
+        text = torch.zeros(num_prompt_tokens, 3, dtype=torch.float64, device=device)
+        text[:, 0] = torch.arange(prefix, prefix + num_prompt_tokens, device=device)
+        media = positions[prefix:].clone()
+        media[:, 0] += num_prompt_tokens
+        prompt = torch.full((num_prompt_tokens,), TEXT_AT_TV, device=device)
+        is_vision = base.text_is_vision + (False,) * num_prompt_tokens
+        layout = Layout(base.canvas, base.num_frames, base.keyframes, is_vision)
+        return _tables(
+            layout,
+            torch.cat([positions[:prefix], text, media]),
+            torch.cat([slots[:prefix], prompt, slots[prefix:]]),
+            self.inv_freq,
+            self.dtype,
+        )
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -186,7 +224,8 @@ def forward(
         # [B, 3 times, 3 modalities, 6 D]; modality 0 video, 1 text, 2 audio
         table = block.adaln_proj.linear(embedded).unflatten(-1, (3, -1))
         used = torch.stack([table[:, 0, 0], table[:, 0, 1], table[:, 1, 2], table[:, 2, 0]], 1)
-        x = block_fn(block, x, placed.onehot_S4.to(used.dtype) @ used, placed.cos, placed.sin)
+        used = F.pad(used, (0, 0, 0, NUM_SLOTS - used.shape[1]))
+        x = block_fn(block, x, placed.onehot_S8.to(used.dtype) @ used, placed.cos, placed.sin)
     shift, scale = model.norm_out.linear(embedded).chunk(2, -1)
     x = model.norm_out.norm(x[:, layout.num_text_rows + layout.num_condition_rows :])
     audio, video = x.split([layout.num_audio_rows, layout.num_video_rows], 1)

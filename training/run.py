@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from training import assemble, audio_vae, dataset, tokenizer, train_dit, train_video_vae, world
+from training import assemble, audio_vae, dataset, evaluate, sample, tokenizer, train_dit, train_video_vae, world
 
 STAGES = ("tokenizer", "audio_vae", "video_vae", "dit")
 
@@ -25,7 +25,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--video-vae-seconds", type=float, default=330)
     parser.add_argument("--dit-seconds", type=float, default=900)
     parser.add_argument("--video-vae-clips", type=int, default=32, help="clips of 22 frames in a batch")
-    parser.add_argument("--clips", type=int, default=28_000)
+    parser.add_argument("--clips", type=int, default=20_000)
     parser.add_argument("--rows-per-batch", type=int, default=180_000)
     parser.add_argument("--eager", action="store_true", help="no CUDA graphs, no compilation: slower, easier to debug")
     parser.add_argument("--smoke", action="store_true", help="a few steps of everything, for a CPU")
@@ -56,6 +56,7 @@ def main(argv: list[str] | None = None) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.benchmark = True
+    torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew, 0.2 s, for every sequence length
     args.out.mkdir(parents=True, exist_ok=True)
     if "tokenizer" in stages:
         tokenizer.build(args.out / "tokenizer")
@@ -73,7 +74,7 @@ def main(argv: list[str] | None = None) -> None:
             list(pool.map(len, [""] * 8))  # start all workers now
         vae = assemble.load_video_vae(args.out / "vae").to(device)
         raw = Tokenizer.from_file(str(args.out / "tokenizer" / "tokenizer.json"))
-        clips = encode_all(vae, raw, 30 if args.smoke else args.clips, device, pool)
+        clips = encode_all(vae, raw, 6 if args.smoke else args.clips, device, pool)
         models = train_dit.Models(tokenizer.load(args.out / "tokenizer"))
         train_dit.train(
             models,
@@ -84,9 +85,13 @@ def main(argv: list[str] | None = None) -> None:
             max_steps=6 if args.smoke else None,
             log_every=3 if args.smoke else 250,
             compiled=not args.eager,
+            snapshot=args.out / "dit_half_time.pt",
         )
         assemble.save_models(models, args.out)
         assemble.finish(args.out)
+        names = list(sample.STUDIES)[:1] if args.smoke else list(sample.STUDIES)
+        (args.out / "figures").mkdir(exist_ok=True)
+        evaluate.evaluate(models.to(device).float(), vae, names, pool, args.out / "figures")
 
 
 if __name__ == "__main__":

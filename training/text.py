@@ -165,6 +165,7 @@ class TextEncoder(nn.Module):
         self.stock = build_stock(tokenizer, NUM_LIVE_TEXT_LAYERS)
         self._vision_tables: dict[tuple[int, int], VisionTables] = {}
         self._rotary: dict[tuple, tuple[Tensor, Tensor]] = {}
+        self._prefix: dict[Presentation, tuple[Tensor, Tensor]] = {}
 
     def vision(self, images_B3HW: Tensor, canvas: Canvas) -> tuple[Tensor, Tensor]:
         """(tokens, DeepStack features) of keyframes in 0..1, [B, V, C] each."""
@@ -183,11 +184,13 @@ class TextEncoder(nn.Module):
         language = self.stock.model.language_model
         batch, num_prompt_tokens = prompt_ids_BL.shape
         device = prompt_ids_BL.device
-        prefix = torch.tensor(presentation.ids, device=device, dtype=torch.long).expand(batch, -1)
-        x = language.embed_tokens(torch.cat([prefix, prompt_ids_BL], 1))
-        pads = [i for i, is_pad in enumerate(presentation.is_pad) if is_pad]
+        if presentation not in self._prefix:  # kept on the device: a copy to it waits for everything queued before it
+            pads = [i for i, is_pad in enumerate(presentation.is_pad) if is_pad]
+            tensors = (torch.tensor(values, device=device, dtype=torch.long) for values in (presentation.ids, pads))
+            self._prefix[presentation] = tuple(tensors)
+        prefix, pads = self._prefix[presentation]
+        x = language.embed_tokens(torch.cat([prefix.expand(batch, -1), prompt_ids_BL], 1))
         if features is not None:
-            pads = torch.tensor(pads, device=device)
             x = x.index_copy(1, pads, features[0].to(x.dtype))
         key = (presentation.positions, num_prompt_tokens)
         if key not in self._rotary:

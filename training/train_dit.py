@@ -12,6 +12,7 @@ import math
 import random
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -78,34 +79,38 @@ class BatchMaker:
 
     def __init__(self, clips: dict[str, ClipSet], models: Models, rows_per_batch: int, device: str) -> None:
         self.clips, self.models, self.rows_per_batch, self.device = clips, models, rows_per_batch, device
-        self.dtype = torch.bfloat16 if device == "cuda" else torch.float32
         self.rng = random.Random(0)
-        self._placed: dict[dit_batched.Layout, dit_batched.PlacedLayout] = {}
+        dtype = torch.bfloat16 if device == "cuda" else torch.float32
+        self._place = dit_batched.Placer(models.dit.rope.inv_freq.to(device), dtype)
+        self._presentations = {
+            (name, count): text.present(models.text.tokenizer, world.CANVASES[name], count)
+            for name in clips
+            for count in range(3)
+        }
+        # index tensors live on the device: making one waits for everything queued before it
+        self._keyframe_index = {
+            (frames, keyframes): torch.tensor(
+                [0 if k == "first" else 1 + world.FRAME_COUNTS.index(frames) for k in keyframes], device=device
+            )
+            for frames in FRAME_SHARE
+            for keyframes in KEYFRAME_SHARE
+        }
 
     def _pick(self, shares: dict):
         return self.rng.choices(list(shares), list(shares.values()))[0]
 
-    def place(self, layout: dit_batched.Layout) -> dit_batched.PlacedLayout:
-        if layout not in self._placed:
-            inv_freq = self.models.dit.rope.inv_freq.to(self.device)
-            self._placed[layout] = dit_batched.place(layout, inv_freq, self.dtype)
-        return self._placed[layout]
-
     def draw(self) -> Batch:
         canvas = self._pick({name: share for name, share in CANVAS_SHARE.items() if name in self.clips})
         clips, keyframes, num_frames = self.clips[canvas], self._pick(KEYFRAME_SHARE), self._pick(FRAME_SHARE)
-        presentation = text.present(self.models.text.tokenizer, clips.canvas, len(keyframes))
+        presentation = self._presentations[canvas, len(keyframes)]
         pairs = clips.prompts["fl2va" if keyframes else "t2va"]
-        shape = dit_batched.Layout(clips.canvas, num_frames, keyframes, presentation.is_vision)
-        batch_size = max(2, self.rows_per_batch // (shape.num_rows + 20) // 8 * 8)
+        base = dit_batched.Layout(clips.canvas, num_frames, keyframes, presentation.is_vision)
+        batch_size = max(2, self.rows_per_batch // (base.num_rows + 20) // 8 * 8)
         prompt_ids, clip = pairs.draw(batch_size, self.rng)
-        is_vision = presentation.is_vision + (False,) * prompt_ids.shape[1]
-        layout = dit_batched.Layout(clips.canvas, num_frames, keyframes, is_vision)
         images = truth = None
         condition = torch.zeros(batch_size, 0, 4 * LATENT_CHANNELS, device=self.device)
         if keyframes:
-            last = 1 + world.FRAME_COUNTS.index(num_frames)
-            index = torch.tensor([0 if k == "first" else last for k in keyframes], device=self.device)
+            index = self._keyframe_index[num_frames, keyframes]
             images = clips.keyframe_u8[clip[:, None], index].float() / 255
             condition = clips.keyframe_rows[clip[:, None], index].flatten(1, 2).float()
             condition = condition + ANCHOR_JITTER * torch.randn_like(condition)
@@ -114,15 +119,15 @@ class BatchMaker:
             truth["xy"] = clips.keyframe_xy[clip[:, None], index].flatten(0, 1)
         num_latents = world.num_audio_latents(num_frames)
         return Batch(
-            placed=self.place(layout),
+            placed=self._place(base, prompt_ids.shape[1]),
             presentation=presentation,
             prompt_ids=prompt_ids,
             images=images,
             images_truth=truth,
             condition_rows=condition,
             audio_rows=clips.audio[clip, :, :num_latents].flatten(1, 2).float(),
-            video_rows=clips.video_rows[clip, : layout.num_video_rows].float(),
-            shows_object=clips.shows_object[clip, : layout.num_video_rows],
+            video_rows=clips.video_rows[clip, : base.num_video_rows].float(),
+            shows_object=clips.shows_object[clip, : base.num_video_rows],
         )
 
 
@@ -207,8 +212,12 @@ def train(
     max_steps: int | None = None,
     log_every: int = 250,
     compiled: bool = True,
+    snapshot: Path | None = None,
 ) -> Models:
-    """Trains in place and returns the models with averaged weights. Compilation does not count against the time."""
+    """Trains in place and returns the models with averaged weights. Compilation does not count against the time.
+
+    `snapshot` names a file that gets the averaged weights at half time, in case the machine goes away.
+    """
     cuda = device == "cuda"
     models.to(device)
     maker = BatchMaker(clips, models, rows_per_batch, device)
@@ -242,6 +251,10 @@ def train(
             torch._foreach_lerp_(averages, params, 1 - min(AVERAGE, step / (step + 30)))
             sums += torch.stack([video.detach(), audio.detach(), probes.detach(), norm.detach()])
         step += 1
+        if snapshot is not None and progress > 0.5:
+            names = [name for name, _ in models.named_parameters()]
+            torch.save({n: a.bfloat16().cpu() for n, a in zip(names, averages, strict=True)}, snapshot)
+            snapshot = None
         if step % log_every == 0 or step in (1, 4):
             count = log_every if step % log_every == 0 else 1
             values = (sums / count).tolist()

@@ -1,0 +1,39 @@
+import pytest
+import torch
+
+from training import video_vae, world
+from training.components import VIDEO_VAE, normalize_pixels
+
+
+@pytest.fixture(scope="module")
+def vae():
+    from diffusers import AutoencoderKLMiniMaxH3
+
+    torch.manual_seed(0)
+    return AutoencoderKLMiniMaxH3(**VIDEO_VAE).eval()
+
+
+def pixels(canvas, num_frames):
+    specs = world.sample_specs(1, world.CANVASES[canvas], torch.Generator().manual_seed(5))
+    return normalize_pixels(world.render(specs, num_frames).video_B3FHW)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("canvas", "num_frames"), [("1:1", 22), ("4:3", 39), ("3:4", 1)])
+def test_the_two_dimensional_encoder_gives_the_stock_moments(vae, canvas, num_frames):
+    x = pixels(canvas, num_frames)
+    assert torch.allclose(video_vae.encode(vae, x), vae.encode(x).latent_dist.parameters, atol=3e-4)
+
+
+@torch.no_grad()
+def test_the_latents_of_a_short_clip_are_a_prefix_of_a_longer_ones(vae):
+    long = video_vae.encode(vae, pixels("1:1", 56))
+    short = video_vae.encode(vae, pixels("1:1", 22))
+    assert torch.allclose(short, long[:, :, :7], atol=1e-4)
+    assert torch.allclose(video_vae.encode(vae, pixels("1:1", 22)[:, :, :1]), long[:, :, :1], atol=1e-4)
+
+
+@torch.no_grad()
+def test_one_decoder_window_is_the_stock_decode_of_seven_latents(vae):
+    latents = torch.randn(1, 16, 7, 8, 8, generator=torch.Generator().manual_seed(1))
+    assert torch.allclose(video_vae.decode_window(vae, latents), vae.decode(latents).sample, atol=1e-5)
