@@ -20,12 +20,15 @@ PATIENCE_S = 120.0  # a loaded machine imports torch slowly
 
 
 class Client:
-    """Starts an executor, collects its events, and may act on them as they come."""
+    """Starts an executor, collects its events, and may act on them as they come.
+
+    One thread: two would wait for each other on a loaded machine.
+    """
 
     def __init__(self, folder, root, **options):
         self.root, self.events, self.on_event = root, defaultdict(list), lambda event: None
         self.changed = threading.Condition()
-        self.executor = Executor(EngineConfig(model=str(folder)), data_dir=root / "data", **options)
+        self.executor = Executor(EngineConfig(model=str(folder), threads=1), data_dir=root / "data", **options)
         self.executor.start(self._on_event)
 
     def _on_event(self, event):

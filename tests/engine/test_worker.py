@@ -27,7 +27,9 @@ class Rig:
         self.root, self.inbox, self.messages = root, queue.SimpleQueue(), []
         self.events = defaultdict(list)
         self.open, self.on_event = set(), None
-        self.worker = Worker(WorkerOptions(config=EngineConfig(model=str(folder)), **values), self.inbox, self._send)
+        self.worker = Worker(
+            WorkerOptions(config=EngineConfig(model=str(folder), threads=1), **values), self.inbox, self._send
+        )
         self.worker.load()
 
     def _send(self, message):
@@ -102,7 +104,7 @@ def rig(tiny_folder, tmp_path):
 @pytest.fixture(scope="module")
 def plain(tiny_folder):
     """The engine without any scheduling: what every clip is compared with."""
-    return Engine.open(tiny_folder)
+    return Engine.open(tiny_folder, threads=1)
 
 
 def rendered(plain, job, tmp_path):
