@@ -56,6 +56,7 @@ def test_a_report_of_a_subset_has_the_shape_of_every_bench_result(outcomes):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_the_whole_suite_passes_its_checks():
     result = report(run_jobs(jobs_of(quick=False)), "cpu", quick=False)
     assert result["shape"]["frames"] == list(FRAME_COUNTS)
