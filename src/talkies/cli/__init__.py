@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from talkies.cli import convert, doctor, generate, inspect
+from talkies.cli import convert, doctor, generate, inspect, jobs, serve
 
 app = typer.Typer(
     name="talkies",
@@ -18,6 +18,8 @@ app.command("generate")(generate.generate)
 app.command("inspect")(inspect.inspect)
 app.command("convert")(convert.convert)
 app.command("doctor")(doctor.doctor)
+app.command("serve", context_settings=serve.CONTEXT)(serve.serve)
+app.add_typer(jobs.app, name="jobs")
 
 
 def _version(value: bool) -> None:

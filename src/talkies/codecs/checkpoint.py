@@ -18,6 +18,7 @@ from talkies.codecs.reading import read_json
 from talkies.codecs.video_config import VideoVAEConfig
 from talkies.errors import CheckpointError
 from talkies.geometry import NAMED_RATIOS, Limits
+from talkies.request import parse_ratio
 
 PARTITION_TASKS: Mapping[str, tuple[str, ...]] = {"fl2va": ("t2va", "fl2va"), "ref2va": ("ref2va",)}
 ORIGINAL_FOLDERS: Mapping[str, str] = {"FL2VA": "fl2va", "Ref2VA": "ref2va"}
@@ -30,7 +31,15 @@ SETTINGS_FIELDS = (
     "canvas_max_pixels",
     "reference_image_short_edge",
 )
-SETTINGS_OTHERS = ("min_num_frames", "max_num_frames", "canvas_multiple", "named_ratios", "partition", "tasks")
+SETTINGS_OTHERS = (
+    "min_num_frames",
+    "max_num_frames",
+    "canvas_multiple",
+    "default_aspect",
+    "named_ratios",
+    "partition",
+    "tasks",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,6 +140,11 @@ def _settings(found: Mapping[str, Any], path: Path, parts: Parts, canvas_multipl
             raise CheckpointError(f"{path}: {key} is {value!r}, not a positive integer", param=str(path))
         if key in found and key in SETTINGS_FIELDS:
             values[key] = value
+    if "default_aspect" in found:
+        if not isinstance(found["default_aspect"], str):
+            raise CheckpointError(f"{path}: default_aspect is {found['default_aspect']!r}, not a text", param=str(path))
+        parse_ratio(found["default_aspect"])
+        values["default_aspect"] = found["default_aspect"]
     if "default_num_frames" in found:
         values["default_num_frames_ref2va"] = found["default_num_frames"]
     if "min_num_frames" in found:

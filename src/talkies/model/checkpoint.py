@@ -43,8 +43,9 @@ def resolve_checkpoint(path_or_hub_id: str | Path, *, allow_patterns: Sequence[s
 def model_hash(folder: Path | str) -> str:
     """A stable sha256 of a checkpoint that reads a few MB of it, whatever its size.
 
-    Leaves out prose (``*.md``): a corrected model card is not another model. Covers every other file's relative name and size; small files whole; of large ones their start (a safetensors header
-    included) and evenly spaced samples. Not a proof of integrity: a changed byte between samples goes unseen.
+    Leaves out prose (``*.md``): a corrected model card is not another model. Covers every other file's relative name
+    and size; small files whole; of large ones their start (a safetensors header included) and evenly spaced samples.
+    Not a proof of integrity: a changed byte between samples goes unseen.
     """
     root = Path(folder)
     files = [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file() and not _ignored(p, root))
