@@ -1,11 +1,11 @@
 """Talkies: the serving engine for joint audio-video diffusion.
 
-    from talkies import Engine, VideoRequest
+from talkies import Engine, VideoRequest
 
-    clip = Engine.open().generate(VideoRequest(prompt="a red ball bounces with a bell sound"))
-    clip.frames  # uint8 [F, H, W, 3]
-    clip.audio   # float32 [2, N]
-    clip.save("clip.mp4")
+clip = Engine.open().generate(VideoRequest(prompt="a red ball bounces with a bell sound"))
+clip.frames  # uint8 [F, H, W, 3]
+clip.audio   # float32 [2, N]
+clip.save("clip.mp4")
 """
 
 from __future__ import annotations
