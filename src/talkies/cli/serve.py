@@ -10,7 +10,7 @@ import threading
 import time
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -161,10 +161,9 @@ def _build(engine: dict[str, Any], *, policy: str, max_num_seqs: int, data_dir: 
         threads="auto" if engine["threads"] is None else engine["threads"],
     )
     # Every reference is copied below uploads/ before a job is accepted, so the engine reads nothing else.
-    executor = Executor(
+    return Executor(
         config, policy=policy, data_dir=data_dir, max_num_seqs=max_num_seqs, media_root=data_dir / "uploads"
     )
-    return cast("EngineService", executor)  # its info is found out once, on demand
 
 
 def _run(service: EngineService, settings: Any, listener: socket.socket, begun: float) -> None:

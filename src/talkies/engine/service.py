@@ -70,7 +70,8 @@ class ServiceInfo:
 class EngineService(Protocol):
     """Thread-safe. ``on_event`` given to :meth:`start` is called from the service's own thread."""
 
-    info: ServiceInfo
+    @property
+    def info(self) -> ServiceInfo: ...
 
     def start(self, on_event: OnEvent) -> None:
         """Begin loading; returns at once."""
