@@ -29,7 +29,12 @@ def inspect(
         values = report[part]
         table.add_row(part, "none" if values is None else "  ".join(f"{k} {_short(v)}" for k, v in values.items()))
     offset = report["sync_offset_ms"]
-    table.add_row("sync", "no audible impact to measure" if offset is None else f"{offset:+.1f} ms sound after picture")
+    table.add_row(
+        "sync",
+        "no audible impact to measure"
+        if offset is None
+        else f"sound {abs(offset):.1f} ms {'after' if offset > 0 else 'before'} picture",
+    )
     table.add_row("flags", ", ".join(map(str, report["flags"])) or "none")
     request = report["request"].get("request", {})
     if request:
