@@ -8,14 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from talkies.errors import CheckpointError
-from talkies.model.safetensors_files import aligned
-
-# Port folders use the diffusers name for VAEs and the transformers name for the text encoder.
-WEIGHT_STEMS = ("diffusion_pytorch_model", "model")
+from talkies.model.safetensors_files import TensorFiles
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -32,61 +28,27 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 class WeightFolder:
-    """The tensors of one component, read lazily by name. Weights are never all in memory twice."""
+    """The tensors of one component, read lazily by name: the DiT's own reader, seen as names and shapes.
+
+    ``file`` names one safetensors file; without it the folder's index or single file is found. Raises
+    ``CheckpointError`` naming what is missing or damaged.
+    """
 
     def __init__(self, folder: Path, file: Path | None = None) -> None:
-        """``file`` names one safetensors file; without it the folder's index or single file is found."""
         self.folder = folder
-        self._file_of_key: dict[str, Path] = {}
-        self._open_files: dict[Path, Any] = {}
-        for path in [file] if file else _weight_files(folder):
-            for key in self._open(path).keys():  # noqa: SIM118 - safe_open is not a mapping
-                if key in self._file_of_key:
-                    raise CheckpointError(f"{folder}: key {key} is in two files", param=str(folder))
-                self._file_of_key[key] = path
+        self._files = TensorFiles(file or folder)
 
     @property
     def keys(self) -> frozenset[str]:
-        return frozenset(self._file_of_key)
+        return frozenset(self._files.keys)
 
     def read(self, key: str) -> Tensor:
         """The stored tensor, on the CPU, in its stored dtype."""
-        return aligned(self._open(self._file_of_key[key]).get_tensor(key))
+        return self._files.tensor(key)
 
     def shape(self, key: str) -> tuple[int, ...]:
         """The stored shape, without reading the data."""
-        return tuple(self._open(self._file_of_key[key]).get_slice(key).get_shape())
-
-    def _open(self, path: Path) -> Any:
-        if path not in self._open_files:
-            try:
-                self._open_files[path] = safe_open(str(path), framework="pt", device="cpu").__enter__()
-            except (OSError, SafetensorError) as error:
-                raise CheckpointError(f"cannot read weights {path}: {error}", param=str(path)) from error
-        return self._open_files[path]
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    for stem in WEIGHT_STEMS:
-        index = folder / f"{stem}.safetensors.index.json"
-        if index.is_file():
-            names = sorted(set(read_json(index).get("weight_map", {}).values()))
-            absent = [name for name in names if not (folder / name).is_file()]
-            if absent or not names:
-                raise CheckpointError(
-                    f"{index} lists {len(names)} files, absent: {', '.join(absent) or 'all'}",
-                    hint="finish the download of the checkpoint",
-                    param=str(index),
-                )
-            return [folder / name for name in names]
-        single = folder / f"{stem}.safetensors"
-        if single.is_file():
-            return [single]
-    raise CheckpointError(
-        f"{folder} holds no weights",
-        hint="expected " + " or ".join(f"{stem}.safetensors (or its .index.json)" for stem in WEIGHT_STEMS),
-        param=str(folder),
-    )
+        return self._files.keys[key].shape
 
 
 def check_names(found: Iterable[str], expected: Iterable[str], where: str) -> None:
