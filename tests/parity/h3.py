@@ -10,23 +10,9 @@ from safetensors.torch import save_file
 from talkies.attention import registry
 from talkies.model.config import DiTConfig
 from talkies.model.weights import load_dit
+from tests import tiny_checkpoint
 
-TINY = {
-    "num_attention_heads": 4,
-    "attention_head_dim": 16,
-    "hidden_size": 48,
-    "num_layers": 2,
-    "num_refiner_layers": 1,
-    "ffn_dim": 64,
-    "in_channels": 4,
-    "audio_in_channels": 8,
-    "patch_size": (1, 2, 2),
-    "text_dim": 32,
-    "freq_dim": 16,
-    "time_embed_hidden_dim": 48,
-    "time_embed_dim": 24,
-    "rope_freq_dim": 2,
-}
+TINY = tiny_checkpoint.DIT
 
 
 def oracle_dit(seed: int = 0, dtype: torch.dtype = torch.float32, **overrides):

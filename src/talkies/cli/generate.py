@@ -178,6 +178,7 @@ def _ladder(text: str | None) -> tuple[float, ...] | None:
 
 def _repeated(path: Path) -> VideoRequest:
     """The request in a clip's metadata. Raises when the file has none."""
+    from talkies.engine.metadata import OMITTED
     from talkies.media.probe import probe
 
     stored = probe(os.fspath(path)).request
@@ -186,7 +187,7 @@ def _repeated(path: Path) -> VideoRequest:
             f"{path} holds no request of talkies", hint="only clips written by talkies can be repeated", param="--from"
         )
     request = VideoRequest.from_dict(stored["request"])
-    if any(c.uri.startswith("omitted:") for c in request.conditions):
+    if any(c.uri.startswith(OMITTED) for c in request.conditions):
         raise InvalidRequest(
             f"{path} was made from uploaded media that the file does not hold",
             hint="give the pictures again with --first-frame, --last-frame or --reference, and the prompt",
