@@ -9,6 +9,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing in the suite may reach o
 from pathlib import Path
 
 import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported, so before any test module
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,7 @@ class RowRuns:
     bounds: tuple[int, ...]
     entries: tuple[int, ...]
     _index: dict[torch.device, Tensor] = field(default_factory=dict, repr=False, compare=False)
+    _cuts: dict[tuple[int, int], RowRuns] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         assert len(self.bounds) == len(self.entries) + 1
@@ -50,8 +51,15 @@ class RowRuns:
         return iter(zip(self.bounds, self.bounds[1:], self.entries, strict=False))
 
     def cut(self, start: int, stop: int) -> RowRuns:
-        """The runs of rows ``start .. stop``, counted from ``start``: one rank's share."""
-        return RowRuns.of((max(0, min(stop, b) - max(start, a)), entry) for a, b, entry in self)
+        """The runs of rows ``start .. stop``, counted from ``start``: one rank's share, or one chunk of a block.
+
+        Made once; its index is a view of this one's where that exists, so that a chunk costs no copy to a device.
+        """
+        if (start, stop) not in self._cuts:
+            cut = RowRuns.of((max(0, min(stop, b) - max(start, a)), entry) for a, b, entry in self)
+            cut._index.update({device: index[start:stop] for device, index in self._index.items()})
+            self._cuts[start, stop] = cut
+        return self._cuts[start, stop]
 
     def index(self, device: torch.device) -> Tensor:
         """Entry of every row, int32 [S] on ``device``; made once per device (kernels read it, references do not)."""

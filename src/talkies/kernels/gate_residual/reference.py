@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from talkies.kernels.runs import RowRuns
 
 
-def gate_residual(x_SD: Tensor, branch_SD: Tensor, gate_TD: Tensor, runs: RowRuns) -> Tensor:
-    """``x + gate[r] * branch``. Consumes ``branch`` (its memory holds the result [S, D]); ``x`` is left as it was.
+def gate_residual(
+    x_SD: Tensor, branch_SD: Tensor, gate_TD: Tensor, runs: RowRuns, *, out: Tensor | None = None
+) -> Tensor:
+    """``x + gate[r] * branch``. Consumes ``branch``; the result [S, D] takes its memory, or ``out`` (``x`` may be it).
 
-    The product and the sum round each to the tensors' dtype. The stream before the block stays intact because
-    step caches compare it with the stream after.
+    The product and the sum round each to the tensors' dtype. Without ``out``, the stream before the block stays
+    intact, because step caches compare it with the stream after.
     """
     for start, stop, entry in runs:
         branch_SD[start:stop].mul_(gate_TD[entry])
-    return branch_SD.add_(x_SD)
+    return torch.add(x_SD, branch_SD, out=branch_SD if out is None else out)

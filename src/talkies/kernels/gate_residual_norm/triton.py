@@ -1,0 +1,92 @@
+"""``gate_residual_norm`` in one pass: the sum is written once and never read back. See the reference."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from talkies.kernels.device import modulate, store_row
+from talkies.kernels.fp8 import Fp8Rows
+from talkies.kernels.launch import block_of, check_tables, new_rows, rows_or_fp8, warps_of
+from talkies.kernels.runs import RowRuns
+
+
+@triton.jit
+def _kernel(
+    x_ptr,
+    branch_ptr,
+    gate_ptr,
+    weight_ptr,
+    shift_ptr,
+    scale_ptr,
+    entry_ptr,
+    out_ptr,
+    out_scale_ptr,
+    x_stride,
+    branch_stride,
+    table_stride,
+    out_stride,
+    num_channels,
+    eps,
+    FP8: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    c = tl.arange(0, BLOCK)
+    mask = c < num_channels
+    T: tl.constexpr = x_ptr.dtype.element_ty
+    entry = tl.load(entry_ptr + row).to(tl.int64)
+    x = tl.load(x_ptr + row * x_stride + c, mask=mask, other=0.0).to(tl.float32)
+    branch = tl.load(branch_ptr + row * branch_stride + c, mask=mask, other=0.0).to(tl.float32)
+    gate = tl.load(gate_ptr + entry * table_stride + c, mask=mask, other=0.0).to(tl.float32)
+    product = (gate * branch).to(T).to(tl.float32)
+    total = (x + product).to(T)
+    tl.store(branch_ptr + row * branch_stride + c, total, mask=mask)
+    y = modulate(
+        total.to(tl.float32), weight_ptr, shift_ptr, scale_ptr, entry, table_stride, c, mask, num_channels, eps, T
+    )
+    store_row(y, out_ptr, out_scale_ptr, row, out_stride, c, mask, FP8)
+
+
+def gate_residual_norm(
+    x_SD: Tensor,
+    branch_SD: Tensor,
+    gate_TD: Tensor,
+    weight_D: Tensor,
+    shift_TD: Tensor,
+    scale_TD: Tensor,
+    runs: RowRuns,
+    *,
+    eps: float,
+    dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor | Fp8Rows]:
+    num_rows, num_channels = x_SD.shape
+    assert runs.num_rows == num_rows == branch_SD.shape[0], (runs.num_rows, num_rows, branch_SD.shape)
+    assert x_SD.stride(1) == branch_SD.stride(1) == 1
+    assert x_SD.dtype == branch_SD.dtype
+    out, out_scale = new_rows(x_SD, num_channels, dtype)
+    if num_rows:
+        block = block_of(num_channels)
+        _kernel[(num_rows,)](
+            x_SD,
+            branch_SD,
+            gate_TD,
+            weight_D,
+            shift_TD,
+            scale_TD,
+            runs.index(x_SD.device),
+            out,
+            out if out_scale is None else out_scale,
+            x_SD.stride(0),
+            branch_SD.stride(0),
+            check_tables(gate_TD, shift_TD, scale_TD),
+            out.stride(0),
+            num_channels,
+            eps,
+            FP8=out_scale is not None,
+            BLOCK=block,
+            num_warps=warps_of(block),
+        )
+    return branch_SD, rows_or_fp8(out, out_scale)

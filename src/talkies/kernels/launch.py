@@ -1,0 +1,37 @@
+"""Host side of the Triton kernels: outputs, block sizes, checks. No Triton in here."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from talkies.kernels.fp8 import E4M3, Fp8Rows
+
+
+def new_rows(like_SD: Tensor, num_channels: int, dtype: torch.dtype | None) -> tuple[Tensor, Tensor | None]:
+    """An output [S, channels] and, for e4m3, its scales [S, 1]; not filled."""
+    out = torch.empty(like_SD.shape[0], num_channels, dtype=dtype or like_SD.dtype, device=like_SD.device)
+    scale = torch.empty(like_SD.shape[0], 1, dtype=torch.float32, device=like_SD.device) if dtype == E4M3 else None
+    return out, scale
+
+
+def rows_or_fp8(out: Tensor, scale: Tensor | None) -> Tensor | Fp8Rows:
+    return out if scale is None else Fp8Rows(out, scale)
+
+
+def block_of(num_channels: int) -> int:
+    """The power of two that holds a whole row."""
+    return max(16, 1 << (num_channels - 1).bit_length())
+
+
+def warps_of(block: int) -> int:
+    """Up to 32 values a thread: a row of 5,376 channels takes 8 warps."""
+    return min(16, max(1, block // 1024))
+
+
+def check_tables(*tables_TD: Tensor) -> int:
+    """The stride between entries, which tables of one block share (they are slices of one tensor)."""
+    assert all(t.stride(-1) == 1 for t in tables_TD), [t.stride() for t in tables_TD]
+    strides = {t.stride(0) for t in tables_TD}
+    assert len(strides) == 1, strides
+    return strides.pop()

@@ -1,0 +1,76 @@
+"""``rms_modulate`` in one pass: a program a row. See the reference for what it computes and where it rounds."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from talkies.kernels.device import modulate, store_row
+from talkies.kernels.fp8 import Fp8Rows
+from talkies.kernels.launch import block_of, check_tables, new_rows, rows_or_fp8, warps_of
+from talkies.kernels.runs import RowRuns
+
+
+@triton.jit
+def _kernel(
+    x_ptr,
+    weight_ptr,
+    shift_ptr,
+    scale_ptr,
+    entry_ptr,
+    out_ptr,
+    out_scale_ptr,
+    x_stride,
+    table_stride,
+    out_stride,
+    num_channels,
+    eps,
+    FP8: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    c = tl.arange(0, BLOCK)
+    mask = c < num_channels
+    entry = tl.load(entry_ptr + row).to(tl.int64)
+    x = tl.load(x_ptr + row * x_stride + c, mask=mask, other=0.0).to(tl.float32)
+    T: tl.constexpr = x_ptr.dtype.element_ty
+    y = modulate(x, weight_ptr, shift_ptr, scale_ptr, entry, table_stride, c, mask, num_channels, eps, T)
+    store_row(y, out_ptr, out_scale_ptr, row, out_stride, c, mask, FP8)
+
+
+def rms_modulate(
+    x_SD: Tensor,
+    weight_D: Tensor,
+    shift_TD: Tensor,
+    scale_TD: Tensor,
+    runs: RowRuns,
+    *,
+    eps: float,
+    dtype: torch.dtype | None = None,
+) -> Tensor | Fp8Rows:
+    num_rows, num_channels = x_SD.shape
+    assert runs.num_rows == num_rows, (runs.num_rows, num_rows)
+    assert x_SD.stride(1) == 1
+    out, out_scale = new_rows(x_SD, num_channels, dtype)
+    if num_rows:
+        block = block_of(num_channels)
+        _kernel[(num_rows,)](
+            x_SD,
+            weight_D,
+            shift_TD,
+            scale_TD,
+            runs.index(x_SD.device),
+            out,
+            out if out_scale is None else out_scale,
+            x_SD.stride(0),
+            check_tables(shift_TD, scale_TD),
+            out.stride(0),
+            num_channels,
+            eps,
+            FP8=out_scale is not None,
+            BLOCK=block,
+            num_warps=warps_of(block),
+        )
+    return rows_or_fp8(out, out_scale)

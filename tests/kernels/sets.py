@@ -1,0 +1,39 @@
+"""Every kernel set of the table on every device it runs on here, as pytest parameters."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+import torch
+
+from talkies.kernels import select
+
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+needs_triton = pytest.mark.skipif(not HAS_TRITON, reason="triton is not installed: pip install -e '.[kernels]'")
+
+
+def _sets():
+    yield pytest.param("reference", "cpu", id="reference")
+    yield pytest.param("triton", "cpu", id="triton-interpreted", marks=[needs_triton, _only_without_a_gpu()])
+    yield pytest.param("reference", "cuda", id="reference-gpu", marks=[pytest.mark.gpu, _only_with_a_gpu()])
+    yield pytest.param("triton", "cuda", id="triton-gpu", marks=[pytest.mark.gpu, _only_with_a_gpu(), needs_triton])
+
+
+def _only_with_a_gpu():
+    return pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+
+def _only_without_a_gpu():
+    return pytest.mark.skipif(torch.cuda.is_available(), reason="triton compiles here; see the gpu cases")
+
+
+each_op_set = pytest.mark.parametrize(("name", "device"), list(_sets()))
+# Triton's interpreter truncates where it should round to bfloat16 (deps.md section 7): float16 stands in for it there.
+each_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+
+
+def ops_for(name: str, device: str, dtype: torch.dtype = torch.float32):
+    if name == "triton" and device == "cpu" and dtype == torch.bfloat16:
+        pytest.skip("the interpreter is wrong for bfloat16")
+    return select.create(name)

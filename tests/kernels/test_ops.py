@@ -1,0 +1,335 @@
+"""Each op of each set against the formula written out in float64, row by row, with outputs that start as NaN."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from talkies.errors import ConfigError
+from talkies.kernels import select
+from talkies.kernels.fp8 import E4M3, E4M3_MAX, Fp8Rows
+from talkies.kernels.runs import RowRuns
+from tests.kernels.sets import each_dtype, each_op_set, ops_for
+
+EPS = 1e-5
+ROWS = [1, 63, 414]
+TOLERANCE = {
+    torch.float32: {"rtol": 1e-5, "atol": 1e-5},
+    torch.float16: {"rtol": 4e-3, "atol": 4e-3},
+    torch.bfloat16: {"rtol": 3e-2, "atol": 3e-2},
+}
+# What one rounding of a dtype may move a bit; two sets may fall on two sides of it in a few places.
+ULP = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+
+each_size = pytest.mark.parametrize("num_rows", ROWS)
+
+
+def _runs(num_rows):
+    cut = [num_rows // 3, num_rows // 3, num_rows - 2 * (num_rows // 3)]
+    return RowRuns.of(zip(cut, (2, 0, 1), strict=True))
+
+
+def _entries(runs, device):
+    return runs.index(torch.device(device)).long()
+
+
+def _rms(x, weight):
+    return x / (x.square().mean(-1, keepdim=True) + EPS).sqrt() * weight
+
+
+def _close(got, want, dtype):
+    assert got.dtype == dtype
+    torch.testing.assert_close(got.double(), want, **TOLERANCE[dtype])
+
+
+def _tables(num_channels, dtype, device):
+    """Shift, scale, gate: slices of one tensor, as a block's modulation hands them over."""
+    params = torch.randn(3, 6, num_channels, device=device).to(dtype)
+    return params[:, 0], params[:, 1], params[:, 2]
+
+
+def _quantized(got: Fp8Rows, want, dtype):
+    """e4m3 keeps three bits of mantissa: half of the last is 1/16 of a value, of tiny ones 2^-10 of the scale."""
+    assert (got.data.dtype, got.scale.dtype) == (E4M3, torch.float32)
+    assert got.scale.shape == (*want.shape[:-1], 1)
+    largest = want.abs().amax(-1, keepdim=True)
+    torch.testing.assert_close(got.scale.double() * E4M3_MAX, largest, rtol=TOLERANCE[dtype]["rtol"] * 4, atol=1e-6)
+    slack = want.abs() * 0.126 + got.scale.double() * 2**-9 + TOLERANCE[dtype]["atol"]
+    assert ((got.dequantized().double() - want).abs() <= slack).all()
+
+
+@each_op_set
+@each_dtype
+@each_size
+@pytest.mark.parametrize("num_channels", [37, 272])
+def test_rms_modulate(num_channels, num_rows, dtype, name, device):
+    ops = ops_for(name, device, dtype)
+    x = torch.randn(num_rows, num_channels, device=device).to(dtype)
+    weight = torch.randn(num_channels, device=device).to(dtype)
+    (shift, scale, _), runs = _tables(num_channels, dtype, device), _runs(num_rows)
+    kept, entry = x.clone(), _entries(runs, device)
+    want = _rms(x.double(), weight.double()) * (1 + scale.double()[entry]) + shift.double()[entry]
+    _close(ops.rms_modulate(x, weight, shift, scale, runs, eps=EPS), want, dtype)
+    assert torch.equal(x, kept)
+    rounded = ops.rms_modulate(x, weight, shift, scale, runs, eps=EPS)
+    wide = ops.rms_modulate(x, weight, shift, scale, runs, eps=EPS, dtype=torch.float32)
+    assert torch.equal(wide, rounded.float())
+    _quantized(ops.rms_modulate(x, weight, shift, scale, runs, eps=EPS, dtype=E4M3), rounded.double(), dtype)
+
+
+@each_op_set
+@each_dtype
+@each_size
+def test_gate_residual(num_rows, dtype, name, device):
+    ops = ops_for(name, device, dtype)
+    x, branch = torch.randn(2, num_rows, 37, device=device).to(dtype)
+    gate, runs = _tables(37, dtype, device)[2], _runs(num_rows)
+    kept = x.clone()
+    want = x.double() + gate.double()[_entries(runs, device)] * branch.double()
+    into = branch.clone()
+    got = ops.gate_residual(x, into, gate, runs)
+    _close(got, want, dtype)
+    assert got.data_ptr() == into.data_ptr()
+    assert torch.equal(x, kept)
+    over_x = x.clone()
+    assert ops.gate_residual(over_x, branch.clone(), gate, runs, out=over_x).data_ptr() == over_x.data_ptr()
+    assert torch.equal(over_x, got)
+
+
+@each_op_set
+@each_dtype
+@each_size
+def test_gate_residual_norm_is_the_two_ops_in_one(num_rows, dtype, name, device):
+    ops = ops_for(name, device, dtype)
+    x, branch = torch.randn(2, num_rows, 272, device=device).to(dtype)
+    weight = torch.randn(272, device=device).to(dtype)
+    (shift, scale, gate), runs = _tables(272, dtype, device), _runs(num_rows)
+    kept = x.clone()
+    want = ops.gate_residual(x, branch.clone(), gate, runs)
+    for out in (None, torch.float32, E4M3):
+        into = branch.clone()
+        y, h = ops.gate_residual_norm(x, into, gate, weight, shift, scale, runs, eps=EPS, dtype=out)
+        assert y.data_ptr() == into.data_ptr()
+        assert torch.equal(y, want)
+        alone = ops.rms_modulate(want, weight, shift, scale, runs, eps=EPS, dtype=out)
+        if out == E4M3:
+            assert torch.equal(h.data.view(torch.uint8), alone.data.view(torch.uint8))
+            assert torch.equal(h.scale, alone.scale)
+        else:
+            assert torch.equal(h, alone)
+    assert torch.equal(x, kept)
+
+
+@each_op_set
+@each_dtype
+@each_size
+@pytest.mark.parametrize("num_angles", [0, 6, 8])
+@pytest.mark.parametrize("num_heads", [1, 5, 19])
+def test_qk_norm_rope(num_heads, num_angles, num_rows, dtype, name, device):
+    ops = ops_for(name, device, dtype)
+    # A group of heads is a slice of a wider buffer, as head-grouped attention has it.
+    qkv = torch.randn(num_rows, 3, num_heads + 2, 16, device=device).to(dtype)[:, :, 1 : num_heads + 1]
+    norm_q, norm_k = torch.randn(2, 16, device=device).to(dtype)
+    angles = torch.randn(num_rows, num_angles, dtype=torch.float64, device=device)
+    cos, sin = (angles.cos().to(dtype), angles.sin().to(dtype)) if num_angles else (None, None)
+    kept = qkv.clone()
+    q, k, v = ops.qk_norm_rope(qkv, norm_q, norm_k, cos, sin, eps=EPS)
+    for got, source, weight in ((q, kept[:, 0], norm_q), (k, kept[:, 1], norm_k)):
+        want = _rms(source.double(), weight.double())
+        a, b, rest = want.split([num_angles, num_angles, 16 - 2 * num_angles], dim=-1)
+        c, s = angles.cos()[:, None], angles.sin()[:, None]
+        _close(got, torch.cat((a * c - b * s, b * c + a * s, rest), dim=-1), dtype)
+    assert torch.equal(v, kept[:, 2])
+
+
+@each_op_set
+@each_dtype
+@each_size
+@pytest.mark.parametrize("num_inner", [21, 4100])
+def test_swiglu(num_inner, num_rows, dtype, name, device):
+    ops = ops_for(name, device, dtype)
+    up = torch.randn(min(num_rows, 63), 2 * num_inner, device=device).to(dtype)
+    kept = up.clone()
+    value, gate = up.double().chunk(2, dim=-1)
+    got = ops.swiglu(up)
+    _close(got, value * gate * gate.sigmoid(), dtype)
+    _quantized(ops.swiglu(up, dtype=E4M3), got.double(), dtype)
+    assert torch.equal(up, kept)
+
+
+@each_op_set
+@each_dtype
+@each_size
+def test_quantize_rows(num_rows, dtype, name, device):
+    ops = ops_for(name, device, dtype)
+    x = (torch.randn(num_rows, 48, device=device) * torch.logspace(-3, 2, num_rows, device=device)[:, None]).to(dtype)
+    _quantized(ops.quantize_rows(x), x.double(), dtype)
+    zeros = ops.quantize_rows(torch.zeros(3, 48, device=device).to(dtype))
+    assert not zeros.dequantized().any()
+
+
+@each_op_set
+@each_size
+@pytest.mark.parametrize("smooth", [False, True])
+@pytest.mark.parametrize("num_documents", [1, 2])
+def test_quantize_heads(num_documents, smooth, num_rows, name, device):
+    ops = ops_for(name, device)
+    num_documents = min(num_documents, num_rows)
+    x = torch.randn(num_rows, 5, 3, 16, device=device)[:, :, 1]  # strided, as one part of a projection
+    document = torch.arange(num_rows, device=device, dtype=torch.int32) * num_documents // num_rows
+    offset = torch.randn(num_documents, 5, 16, device=device) if smooth else None
+    want = x.double() if offset is None else x.double() - offset.double()[document.long()]
+    scale = torch.rand(num_documents, 5, device=device) + 0.02
+    got = ops.quantize_heads(x, scale, offset, document if num_documents > 1 else None)
+    assert got.dtype == E4M3
+    assert got.is_contiguous()
+    per_row = scale.double()[document.long()][..., None]
+    limited = (want / per_row).clamp(-E4M3_MAX, E4M3_MAX)
+    slack = limited.abs() * 0.126 + 2**-9
+    assert ((got.double() - limited).abs() <= slack).all()
+
+
+@each_op_set
+@pytest.mark.parametrize("num_rows", [1, 63])
+def test_fp8_linear(num_rows, name, device):
+    ops = ops_for(name, device)
+    x, weight = torch.randn(num_rows, 48, device=device), torch.randn(32, 48, device=device)
+    rows, columns = ops.quantize_rows(x), ops.quantize_rows(weight)
+    want = rows.dequantized().double() @ columns.dequantized().double().T
+    got = ops.fp8_linear(rows, columns.data, columns.scale, dtype=torch.bfloat16)
+    assert got.dtype == torch.bfloat16
+    torch.testing.assert_close(got.double(), want, rtol=2e-2, atol=2e-2)
+    exact = x.double() @ weight.double().T
+    assert (got.double() - exact).norm() / exact.norm() < 0.06
+
+
+@each_op_set
+def test_a_row_of_nan_stays_in_its_row(name, device):
+    ops = ops_for(name, device)
+    runs = _runs(9)
+    ones, zeros = torch.ones(3, 16, device=device), torch.zeros(3, 16, device=device)
+    weight = torch.ones(16, device=device)
+    x = torch.randn(9, 16, device=device)
+    x[4] = float("nan")
+    clean = torch.arange(9, device=device) != 4
+    for got in (
+        ops.rms_modulate(x, weight, zeros, ones, runs, eps=EPS),
+        ops.rms_modulate(x, weight, zeros, ones, runs, eps=EPS, dtype=E4M3).dequantized(),
+        ops.gate_residual(x, x.clone(), ones, runs),
+        *ops.gate_residual_norm(x, x.clone(), ones, weight, zeros, ones, runs, eps=EPS),
+        ops.swiglu(x),
+        ops.swiglu(x, dtype=E4M3).dequantized(),
+        ops.quantize_rows(x).dequantized(),
+        *ops.qk_norm_rope(x[:, None, None].expand(9, 3, 2, 16), weight, weight, None, None, eps=EPS),
+    ):
+        assert got[clean].isfinite().all()
+        assert got[4].isnan().all()
+
+
+@each_op_set
+def test_an_infinite_value_does_not_leave_fp8_as_a_number(name, device):
+    ops = ops_for(name, device)
+    x = torch.randn(3, 16, device=device)
+    x[1, 5] = float("inf")
+    got = ops.quantize_rows(x).dequantized()
+    assert not got[1, 5].isfinite()
+    assert got[[0, 2]].isfinite().all()
+
+
+@each_op_set
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_modulation_rounds_at_every_step(dtype, name, device):
+    ops = ops_for(name, device, dtype)
+    x, weight = torch.randn(50, 64, device=device).to(dtype), torch.randn(64, device=device).to(dtype)
+    params = torch.randn(1, 2, 64, device=device).to(dtype)
+    shift, scale = params[:, 0], params[:, 1]
+    normed = torch.nn.functional.rms_norm(x, (64,), weight, EPS)
+    factor = (1 + scale.float()).to(dtype)
+    product = (normed.float() * factor.float()).to(dtype)
+    want = (product.float() + shift.float()).to(dtype)
+    got = ops.rms_modulate(x, weight, shift, scale, RowRuns.of([(50, 0)]), eps=EPS)
+    assert _differing(got, want) < (0 if name == "reference" and device == "cpu" else 0.01) + 1e-9
+
+
+@each_op_set
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_every_set_rounds_where_the_reference_rounds(dtype, name, device):
+    """Not merely close: values equal the reference's but for the few that a different reduction order moves."""
+    ops, reference = ops_for(name, device, dtype), select.REFERENCE
+    runs, num_rows = _runs(200), 200
+    (shift, scale, gate), weight = _tables(64, dtype, device), torch.randn(64, device=device).to(dtype)
+    x, branch = torch.randn(2, num_rows, 64, device=device).to(dtype)
+    qkv = torch.randn(num_rows, 3, 5, 64, device=device).to(dtype)
+    norms = torch.randn(2, 64, device=device).to(dtype)
+    angles = torch.randn(num_rows, 24, device=device)
+    cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+    pairs = [
+        (ops.gate_residual(x, branch.clone(), gate, runs), reference.gate_residual(x, branch.clone(), gate, runs)),
+        (
+            ops.rms_modulate(x, weight, shift, scale, runs, eps=EPS),
+            reference.rms_modulate(x, weight, shift, scale, runs, eps=EPS),
+        ),
+        (ops.swiglu(qkv.flatten(1)[:, :640]), reference.swiglu(qkv.flatten(1)[:, :640])),
+        *zip(
+            ops.qk_norm_rope(qkv.clone(), *norms, cos, sin, eps=EPS),
+            reference.qk_norm_rope(qkv.clone(), *norms, cos, sin, eps=EPS),
+            strict=True,
+        ),
+    ]
+    for got, want in pairs:
+        assert _differing(got, want) < 0.01
+        torch.testing.assert_close(got.float(), want.float(), rtol=ULP[dtype], atol=ULP[dtype])
+
+
+@each_op_set
+def test_chunks_of_rows_equal_the_whole_bit_for_bit(name, device):
+    ops = ops_for(name, device)
+    runs, weight = _runs(101), torch.randn(64, device=device)
+    shift, scale, gate = _tables(64, torch.float32, device)
+    x, branch = torch.randn(2, 101, 64, device=device)
+    whole = ops.gate_residual_norm(x, branch.clone(), gate, weight, shift, scale, runs, eps=EPS)
+    bounds = [0, 17, 34, 68, 101]
+    for a, b in zip(bounds, bounds[1:], strict=False):
+        part = ops.gate_residual_norm(
+            x[a:b], branch[a:b].clone(), gate, weight, shift, scale, runs.cut(a, b), eps=EPS
+        )
+        for got, want in zip(part, whole, strict=True):
+            assert torch.equal(got, want[a:b])
+
+
+@each_op_set
+def test_no_rows_are_no_error(name, device):
+    ops = ops_for(name, device)
+    assert ops.quantize_rows(torch.empty(0, 16, device=device).reshape(0, 16)).shape == (0, 16)
+    assert ops.swiglu(torch.empty(0, 32, device=device)).shape == (0, 16)
+
+
+def _differing(got, want):
+    return (got != want).float().mean().item()
+
+
+@pytest.fixture(autouse=True)
+def _fresh_memory_is_nan(monkeypatch):
+    """``torch.empty`` full of NaN: an element that a kernel forgets shows."""
+    empty = torch.empty
+
+    def poisoned(*args, **kwargs):
+        out = empty(*args, **kwargs)
+        if out.is_floating_point() and out.numel():
+            out.view(torch.uint8).fill_(0xFF) if out.dtype == E4M3 else out.fill_(float("nan"))
+        return out
+
+    monkeypatch.setattr(torch, "empty", poisoned)
+
+
+def test_an_unknown_kernel_set_is_refused_with_the_list():
+    with pytest.raises(ConfigError, match=r"'fast'.*reference"):
+        select.create("fast")
+
+
+def test_triton_without_a_device_is_refused_with_the_way_out(monkeypatch):
+    monkeypatch.setattr(select.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"not installed.*kernels=reference"):
+        select.create("triton")
+    assert select.automatic(torch.device("cuda")) == "reference"
+    assert select.automatic(torch.device("cpu")) == "reference"
