@@ -12,7 +12,7 @@ from talkies.kernels.runs import RowRuns
 from tests.kernels.sets import each_dtype, each_op_set, ops_for
 
 EPS = 1e-5
-ROWS = [1, 63, 414]
+ROWS = [1, 63, 1009] if torch.cuda.is_available() else [1, 63]  # an interpreted row takes a millisecond
 TOLERANCE = {
     torch.float32: {"rtol": 1e-5, "atol": 1e-5},
     torch.float16: {"rtol": 4e-3, "atol": 4e-3},
@@ -124,7 +124,7 @@ def test_gate_residual_norm_is_the_two_ops_in_one(num_rows, dtype, name, device)
 @each_dtype
 @each_size
 @pytest.mark.parametrize("num_angles", [0, 6, 8])
-@pytest.mark.parametrize("num_heads", [1, 5, 19])
+@pytest.mark.parametrize("num_heads", [5, 19])
 def test_qk_norm_rope(num_heads, num_angles, num_rows, dtype, name, device):
     ops = ops_for(name, device, dtype)
     # A group of heads is a slice of a wider buffer, as head-grouped attention has it.
@@ -148,7 +148,7 @@ def test_qk_norm_rope(num_heads, num_angles, num_rows, dtype, name, device):
 @pytest.mark.parametrize("num_inner", [21, 4100])
 def test_swiglu(num_inner, num_rows, dtype, name, device):
     ops = ops_for(name, device, dtype)
-    up = torch.randn(min(num_rows, 63), 2 * num_inner, device=device).to(dtype)
+    up = torch.randn(num_rows, 2 * num_inner, device=device).to(dtype)
     kept = up.clone()
     value, gate = up.double().chunk(2, dim=-1)
     got = ops.swiglu(up)
@@ -256,7 +256,8 @@ def test_modulation_rounds_at_every_step(dtype, name, device):
 def test_every_set_rounds_where_the_reference_rounds(dtype, name, device):
     """Not merely close: values equal the reference's but for the few that a different reduction order moves."""
     ops, reference = ops_for(name, device, dtype), select.REFERENCE
-    runs, num_rows = _runs(200), 200
+    num_rows = 99
+    runs = _runs(num_rows)
     (shift, scale, gate), weight = _tables(64, dtype, device), torch.randn(64, device=device).to(dtype)
     x, branch = torch.randn(2, num_rows, 64, device=device).to(dtype)
     qkv = torch.randn(num_rows, 3, 5, 64, device=device).to(dtype)

@@ -8,15 +8,25 @@ from torch import Tensor
 from talkies.kernels.fp8 import E4M3, Fp8Rows
 
 
+def stored(dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """What a kernel writes for ``dtype``.
+
+    Triton's interpreter forgets the carry when it rounds to e4m3 (125 becomes 64), so on a CPU the kernel leaves
+    float32 and torch rounds. Elsewhere it is ``dtype``.
+    """
+    return torch.float32 if dtype == E4M3 and device.type == "cpu" else dtype
+
+
 def new_rows(like_SD: Tensor, num_channels: int, dtype: torch.dtype | None) -> tuple[Tensor, Tensor | None]:
     """An output [S, channels] and, for e4m3, its scales [S, 1]; not filled."""
-    out = torch.empty(like_SD.shape[0], num_channels, dtype=dtype or like_SD.dtype, device=like_SD.device)
+    kind = stored(dtype or like_SD.dtype, like_SD.device)
+    out = torch.empty(like_SD.shape[0], num_channels, dtype=kind, device=like_SD.device)
     scale = torch.empty(like_SD.shape[0], 1, dtype=torch.float32, device=like_SD.device) if dtype == E4M3 else None
     return out, scale
 
 
 def rows_or_fp8(out: Tensor, scale: Tensor | None) -> Tensor | Fp8Rows:
-    return out if scale is None else Fp8Rows(out, scale)
+    return out if scale is None else Fp8Rows(out.to(E4M3), scale)
 
 
 def block_of(num_channels: int) -> int:

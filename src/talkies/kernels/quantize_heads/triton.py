@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from talkies.kernels.device import to_e4m3
 from talkies.kernels.fp8 import E4M3
-from talkies.kernels.launch import block_of
+from talkies.kernels.launch import block_of, stored
 
 HEADS = 16  # at a time
 
@@ -53,7 +54,7 @@ def quantize_heads(x_SNH: Tensor, scale_BN: Tensor, offset_BNH: Tensor | None, d
     assert x_SNH.stride(2) == 1
     assert scale_BN.is_contiguous()
     assert offset_BNH is None or offset_BNH.is_contiguous()
-    out = x_SNH.new_empty(x_SNH.shape, dtype=E4M3)
+    out = torch.empty(x_SNH.shape, dtype=stored(E4M3, x_SNH.device), device=x_SNH.device)
     if num_rows:
         _kernel[(num_rows,)](
             x_SNH,
@@ -71,4 +72,4 @@ def quantize_heads(x_SNH: Tensor, scale_BN: Tensor, offset_BNH: Tensor | None, d
             BLOCK=block_of(head_dim),
             num_warps=4,
         )
-    return out
+    return out.to(E4M3)
