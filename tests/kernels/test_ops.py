@@ -193,10 +193,11 @@ def test_quantize_heads(num_documents, smooth, num_rows, name, device):
 @pytest.mark.parametrize("num_rows", [1, 63])
 def test_fp8_linear(num_rows, name, device):
     ops = ops_for(name, device)
-    x, weight = torch.randn(num_rows, 48, device=device), torch.randn(32, 48, device=device)
+    x, weight = torch.randn(num_rows, 48, device=device).bfloat16(), torch.randn(32, 48, device=device)
     rows, columns = ops.quantize_rows(x), ops.quantize_rows(weight)
+    assert rows.dtype == torch.bfloat16
     want = rows.dequantized().double() @ columns.dequantized().double().T
-    got = ops.fp8_linear(rows, columns.data, columns.scale, dtype=torch.bfloat16)
+    got = ops.fp8_linear(rows, columns.data, columns.scale)
     assert got.dtype == torch.bfloat16
     torch.testing.assert_close(got.double(), want, rtol=2e-2, atol=2e-2)
     exact = x.double() @ weight.double().T
@@ -291,9 +292,7 @@ def test_chunks_of_rows_equal_the_whole_bit_for_bit(name, device):
     whole = ops.gate_residual_norm(x, branch.clone(), gate, weight, shift, scale, runs, eps=EPS)
     bounds = [0, 17, 34, 68, 101]
     for a, b in zip(bounds, bounds[1:], strict=False):
-        part = ops.gate_residual_norm(
-            x[a:b], branch[a:b].clone(), gate, weight, shift, scale, runs.cut(a, b), eps=EPS
-        )
+        part = ops.gate_residual_norm(x[a:b], branch[a:b].clone(), gate, weight, shift, scale, runs.cut(a, b), eps=EPS)
         for got, want in zip(part, whole, strict=True):
             assert torch.equal(got, want[a:b])
 

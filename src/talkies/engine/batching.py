@@ -83,8 +83,8 @@ class Batcher:
 def join_modulations(steps: Sequence[StepModulation]) -> StepModulation:
     """Modulation of the joint sequence: each request's own entries, one after another, bit for bit."""
     return StepModulation(
-        params=torch.cat([step.params for step in steps], dim=1),
-        runs=_join_runs([(step.runs, step.params.shape[1]) for step in steps]),
+        params=torch.cat([step.params for step in steps]),
+        runs=_join_runs([(step.runs, step.params.shape[0]) for step in steps]),
         output=torch.cat([step.output for step in steps]),
         output_runs=_join_runs([(step.output_runs, step.output.shape[0]) for step in steps]),
     )

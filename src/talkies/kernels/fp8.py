@@ -18,10 +18,14 @@ MIN_SCALE = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Fp8Rows:
-    """``data * scale`` is the value. ``data`` is e4m3 [S, K], contiguous in K; ``scale`` float32 [S, 1]."""
+    """``data * scale`` is the value. ``data`` is e4m3 [S, K], contiguous in K; ``scale`` float32 [S, 1].
+
+    ``dtype`` is what the values were before, and what a product of them rounds to.
+    """
 
     data: Tensor
     scale: Tensor
+    dtype: torch.dtype
 
     @property
     def shape(self) -> torch.Size:
@@ -32,7 +36,7 @@ class Fp8Rows:
         return self.data.device
 
     def __getitem__(self, rows: slice) -> Fp8Rows:
-        return Fp8Rows(self.data[rows], self.scale[rows])
+        return Fp8Rows(self.data[rows], self.scale[rows], self.dtype)
 
     def dequantized(self, dtype: torch.dtype = torch.float32) -> Tensor:
         return (self.data.float() * self.scale).to(dtype)

@@ -25,8 +25,8 @@ def new_rows(like_SD: Tensor, num_channels: int, dtype: torch.dtype | None) -> t
     return out, scale
 
 
-def rows_or_fp8(out: Tensor, scale: Tensor | None) -> Tensor | Fp8Rows:
-    return out if scale is None else Fp8Rows(out.to(E4M3), scale)
+def rows_or_fp8(out: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor | Fp8Rows:
+    return out if scale is None else Fp8Rows(out.to(E4M3), scale, dtype)
 
 
 def block_of(num_channels: int) -> int:

@@ -15,8 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from talkies.attention.base import Attend, Documents
+from talkies.errors import ConfigError
+from talkies.kernels.fp8 import Fp8Rows
 from talkies.kernels.select import REFERENCE, Ops
+from talkies.model.chunking import WHOLE, Chunking, chunks_of
 from talkies.model.config import DiTConfig
+from talkies.model.linear import Linear as BlockLinear
 from talkies.model.modulation import BlockModulation, Linear, StepModulation, unfolded
 from talkies.model.packing import PackedLayout, Stream
 from talkies.model.rope import rotary_table
@@ -42,18 +46,53 @@ class Attention(nn.Module):
     def __init__(self, config: DiTConfig, ops: Ops) -> None:
         super().__init__()
         self.ops, self.eps, self.num_heads = ops, config.qk_norm_eps, config.num_attention_heads
-        self.to_qkv = nn.Linear(config.hidden_size, 3 * config.inner_dim, bias=False)
+        self.head_groups = 1
+        self.to_qkv = BlockLinear(config.hidden_size, 3 * config.inner_dim, ops)
         self.norm_q = nn.Parameter(torch.empty(config.attention_head_dim))
         self.norm_k = nn.Parameter(torch.empty(config.attention_head_dim))
-        self.to_out = nn.Linear(config.inner_dim, config.hidden_size, bias=False)
+        self.to_out = BlockLinear(config.inner_dim, config.hidden_size, ops)
 
     def forward(
-        self, h_SD: Tensor, cos_SA: Tensor | None, sin_SA: Tensor | None, documents: Documents | None, attend: Attend
+        self,
+        h_SD: Tensor | Fp8Rows,
+        cos_SA: Tensor | None,
+        sin_SA: Tensor | None,
+        documents: Documents | None,
+        attend: Attend,
     ) -> Tensor:
-        head_dim = self.norm_q.shape[0]
-        qkv_S3NH = self.to_qkv(h_SD).view(h_SD.shape[0], 3, -1, head_dim)
+        if self.head_groups > 1:
+            return self.to_out(self._in_groups(h_SD, cos_SA, sin_SA, documents, attend))
+        qkv_S3NH = self.to_qkv(h_SD).view(h_SD.shape[0], 3, -1, self.norm_q.shape[0])
         q, k, v = self.ops.qk_norm_rope(qkv_S3NH, self.norm_q, self.norm_k, cos_SA, sin_SA, eps=self.eps)
-        return self.to_out(attend(q, k, v, documents).flatten(1))
+        del qkv_S3NH
+        out_SNH = attend(q, k, v, documents)
+        del q, k, v  # the projection is the largest tensor of a block and not needed for the next product
+        return self.to_out(out_SNH.flatten(1))
+
+    def _in_groups(
+        self,
+        h_SD: Tensor | Fp8Rows,
+        cos_SA: Tensor | None,
+        sin_SA: Tensor | None,
+        documents: Documents | None,
+        attend: Attend,
+    ) -> Tensor:
+        """Some heads at a time: queries, keys and values of one group are alive at once. Returns [S, N * H]."""
+        num_rows, head_dim = h_SD.shape[0], self.norm_q.shape[0]
+        inner = self.to_qkv.weight.shape[0] // 3
+        assert (inner // head_dim) % self.head_groups == 0, (inner, head_dim, self.head_groups)
+        width = inner // self.head_groups
+        qkv = torch.empty(num_rows, 3 * width, dtype=h_SD.dtype, device=h_SD.device)
+        out = torch.empty(num_rows, inner, dtype=h_SD.dtype, device=h_SD.device)
+        for start in range(0, inner, width):
+            for part in range(3):
+                outputs = slice(part * inner + start, part * inner + start + width)
+                self.to_qkv.part(h_SD, outputs, qkv[:, part * width : (part + 1) * width])
+            q, k, v = self.ops.qk_norm_rope(
+                qkv.view(num_rows, 3, -1, head_dim), self.norm_q, self.norm_k, cos_SA, sin_SA, eps=self.eps
+            )
+            out[:, start : start + width] = attend(q, k, v, documents).flatten(1)
+        return out
 
 
 class FeedForward(nn.Module):
@@ -62,11 +101,11 @@ class FeedForward(nn.Module):
     def __init__(self, config: DiTConfig, ops: Ops) -> None:
         super().__init__()
         self.ops = ops
-        self.up = nn.Linear(config.hidden_size, 2 * config.ffn_dim, bias=False)
-        self.down = nn.Linear(config.ffn_dim, config.hidden_size, bias=False)
+        self.up = BlockLinear(config.hidden_size, 2 * config.ffn_dim, ops)
+        self.down = BlockLinear(config.ffn_dim, config.hidden_size, ops)
 
-    def forward(self, h_SD: Tensor) -> Tensor:
-        return self.down(self.ops.swiglu(self.up(h_SD)))
+    def forward(self, h_SD: Tensor | Fp8Rows) -> Tensor:
+        return self.down(self.ops.swiglu(self.up(h_SD), dtype=self.down.input_dtype))
 
 
 class RefinerBlock(nn.Module):
@@ -95,15 +134,33 @@ class Block(nn.Module):
         self.norm2 = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
         self.ff = FeedForward(config, ops)
         self.adaln = nn.Linear(config.time_embed_dim, config.adaln_out_features) if adaln else None
+        self.mlp_rows: int | None = None
 
     def forward(self, x_SD: Tensor, view: RowView, modulation: BlockModulation, attend: Attend) -> Tensor:
         """Returns a new [S, D]; ``x_SD`` is left as it was."""
         m, ops = modulation, self.ops
-        h_SD = ops.rms_modulate(x_SD, self.norm1.weight, m[0], m[1], m.runs, eps=self.norm1.eps)
+        h_SD = ops.rms_modulate(
+            x_SD, self.norm1.weight, m[0], m[1], m.runs, eps=self.norm1.eps, dtype=self.attn.to_qkv.input_dtype
+        )
         branch = self.attn(h_SD, view.cos_SA, view.sin_SA, view.documents, attend)
-        x_SD = ops.gate_residual(x_SD, branch, m[2], m.runs)
-        h_SD = ops.rms_modulate(x_SD, self.norm2.weight, m[3], m[4], m.runs, eps=self.norm2.eps)
-        return ops.gate_residual(x_SD, self.ff(h_SD), m[5], m.runs)
+        del h_SD
+        # Everything from here on is row by row. The memory of ``branch`` becomes the stream after attention, then the
+        # stream after the feed-forward.
+        for start, stop in chunks_of(x_SD.shape[0], self.mlp_rows):
+            runs = m.runs if stop - start == x_SD.shape[0] else m.runs.cut(start, stop)
+            y_SD, h_SD = ops.gate_residual_norm(
+                x_SD[start:stop],
+                branch[start:stop],
+                m[2],
+                self.norm2.weight,
+                m[3],
+                m[4],
+                runs,
+                eps=self.norm2.eps,
+                dtype=self.ff.up.input_dtype,
+            )
+            ops.gate_residual(y_SD, self.ff(h_SD), m[5], runs, out=y_SD)
+        return branch
 
 
 class TokenRefiner(nn.Module):
@@ -145,7 +202,7 @@ class PackedDiT(nn.Module):
         adaln: bool = True,
     ) -> None:
         super().__init__()
-        self.config, self.ops = config, ops
+        self.config, self.ops, self.chunking = config, ops, WHOLE
         self.attend = attend
         self.text_attend = text_attend or attend
         self.proj_in = nn.Linear(config.video_row_dim, config.hidden_size)
@@ -157,6 +214,19 @@ class PackedDiT(nn.Module):
         self.norm_out = OutputNorm(config, adaln=adaln)
         self.proj_out = nn.Linear(config.hidden_size, config.video_row_dim)
         self.audio_proj_out = nn.Linear(config.hidden_size, config.audio_in_channels)
+
+    def use_chunking(self, chunking: Chunking) -> None:
+        """Trades launches for memory; the values stay what they are."""
+        heads = self.config.num_attention_heads
+        if heads % chunking.head_groups:
+            raise ConfigError(
+                f"head_groups={chunking.head_groups} does not divide {heads} heads",
+                hint="use " + ", ".join(str(g) for g in range(1, heads + 1) if heads % g == 0),
+                param="head_groups",
+            )
+        self.chunking = chunking
+        for block in self.blocks:
+            block.mlp_rows, block.attn.head_groups = chunking.mlp_rows, chunking.head_groups
 
     @property
     def dtype(self) -> torch.dtype:
@@ -204,13 +274,12 @@ class PackedDiT(nn.Module):
 
     def project(self, x_SD: Tensor, layout: PackedLayout, modulation: StepModulation) -> tuple[Tensor, Tensor]:
         """[S, D] -> float32 velocities towards data, video [Nv, C * 4] and audio [Na, C]; condition rows included."""
-        y_SD = self._output_norm(x_SD, modulation)
-        video = self.proj_out(_pick(y_SD, layout, Stream.VIDEO).float())
-        return video, self.audio_proj_out(_pick(y_SD, layout, Stream.AUDIO).float())
+        video = self.proj_out(self._output_rows(x_SD, layout, modulation, Stream.VIDEO))
+        return video, self.audio_proj_out(self._output_rows(x_SD, layout, modulation, Stream.AUDIO))
 
     def project_rows(self, x_SD: Tensor, modulation: StepModulation) -> Tensor:
         """Both heads over any share of the rows: float32 [S, C * 4 + C]. See :meth:`split_projected`."""
-        y_SD = self._output_norm(x_SD, modulation).float()
+        y_SD = self._output_norm(x_SD, modulation)
         return torch.cat((self.proj_out(y_SD), self.audio_proj_out(y_SD)), dim=1)
 
     def split_projected(self, projected_SP: Tensor, layout: PackedLayout) -> tuple[Tensor, Tensor]:
@@ -219,10 +288,24 @@ class PackedDiT(nn.Module):
         video = _pick(projected_SP, layout, Stream.VIDEO)[:, :width]
         return video, _pick(projected_SP, layout, Stream.AUDIO)[:, width:]
 
+    def _output_rows(self, x_SD: Tensor, layout: PackedLayout, modulation: StepModulation, stream: Stream) -> Tensor:
+        """The rows that one head reads, in the order of its stream: text rows are never normed."""
+        spans = [
+            self._output_norm(x_SD[s.start : s.stop], modulation.cut(s.start, s.stop)) for s in layout.of_stream(stream)
+        ]
+        return spans[0] if len(spans) == 1 else torch.cat(spans)
+
     def _output_norm(self, x_SD: Tensor, modulation: StepModulation) -> Tensor:
+        """Norm and modulation in the block dtype, then float32, which is what the heads compute in."""
         norm, output = self.norm_out.norm, modulation.output
         return self.ops.rms_modulate(
-            x_SD, norm.weight, output[:, 0], output[:, 1], modulation.output_runs, eps=norm.eps
+            x_SD,
+            norm.weight,
+            output[:, 0],
+            output[:, 1],
+            modulation.output_runs,
+            eps=norm.eps,
+            dtype=torch.float32,
         )
 
     def forward(

@@ -70,13 +70,13 @@ class BlockModulation:
 class StepModulation:
     """Everything one forward needs to modulate its rows."""
 
-    params: Tensor  # [B, E, 6, D], block dtype
+    params: Tensor  # [E, B, 6, D], block dtype
     runs: RowRuns  # rows -> E
     output: Tensor  # [T, 2, D]: shift, scale of the output norm, one entry a timestep (no modality axis)
     output_runs: RowRuns  # rows -> T
 
     def block(self, block: int) -> BlockModulation:
-        return BlockModulation(self.params[block], self.runs)
+        return BlockModulation(self.params[:, block], self.runs)
 
     def cut(self, start: int, stop: int) -> StepModulation:
         """The share of rows ``start .. stop``."""
@@ -97,7 +97,7 @@ class ModulationTable:
         self.pairs = tuple(pairs)
         self.params = params  # [E, B, 6, D]: an entry is contiguous, so a step is a few long copies
         self.output = output  # [T, 2, D], one row per distinct timestep of ``pairs``
-        self.steps = tuple(steps)
+        self.steps = _shared_runs(steps)
         self._entry = {pair: i for i, pair in enumerate(self.pairs)}
         self._timestep = {t: i for i, t in enumerate(sorted({t for t, _ in self.pairs}))}
 
@@ -126,42 +126,65 @@ class ModulationTable:
         """Modulation of any covered forward, a co-batched one included."""
         entries = torch.tensor([self._entry[pair] for pair in plan.pairs], device=self.params.device)
         times = torch.tensor([self._timestep[t] for t in plan.timesteps], device=self.output.device)
-        params = self.params.index_select(0, entries).transpose(0, 1).contiguous()
-        return StepModulation(params, plan.rows, self.output.index_select(0, times), plan.output_rows)
+        return StepModulation(
+            self.params.index_select(0, entries), plan.rows, self.output.index_select(0, times), plan.output_rows
+        )
 
 
-def build_table(weights: AdaLNWeights, steps: Sequence[StepPlan]) -> ModulationTable:
+def build_table(
+    weights: AdaLNWeights, steps: Sequence[StepPlan], device: torch.device | None = None
+) -> ModulationTable:
     """The table of all (timestep, modality) pairs in ``steps``, read one block at a time.
 
-    On the device and in the dtype of the AdaLN weights; after it they are not needed for this schedule.
+    Evaluated on ``device`` (where the weights are, if ``None``) in the dtype of the AdaLN weights, and left there;
+    after it they are not needed for this schedule. At most one block's matrix is on the device at a time.
     """
     pairs = sorted({pair for step in steps for pair in step.pairs})
-    params, output = _evaluate(weights, pairs)
+    params, output = _evaluate(weights, pairs, device)
     return ModulationTable(pairs, params, output, steps)
+
+
+def _shared_runs(steps: Sequence[StepPlan]) -> tuple[StepPlan, ...]:
+    """The same plans; equal runs become one object, so that what is derived from them on a device is made once."""
+    seen: dict[RowRuns, RowRuns] = {}
+    return tuple(
+        replace(
+            step,
+            rows=seen.setdefault(step.rows, step.rows),
+            output_rows=seen.setdefault(step.output_rows, step.output_rows),
+        )
+        for step in steps
+    )
 
 
 def unfolded(weights: AdaLNWeights, plan: StepPlan) -> StepModulation:
     """One forward's modulation straight from the weights: what the table must equal bit for bit."""
-    params, output = _evaluate(weights, plan.pairs)
-    return StepModulation(params.transpose(0, 1).contiguous(), plan.rows, output, plan.output_rows)
+    params, output = _evaluate(weights, plan.pairs, None)
+    return StepModulation(params, plan.rows, output, plan.output_rows)
 
 
-def _evaluate(weights: AdaLNWeights, pairs: Sequence[tuple[float, int]]) -> tuple[Tensor, Tensor]:
+def _evaluate(
+    weights: AdaLNWeights, pairs: Sequence[tuple[float, int]], device: torch.device | None
+) -> tuple[Tensor, Tensor]:
     """``params`` [E, B, 6, D] for sorted ``pairs`` and ``output`` [T, 2, D] for their sorted distinct timesteps."""
     config = weights.config
-    time_embedder = weights.time_embedder_weights()
-    activations = {t: _activation(time_embedder, t, config.freq_dim) for t in sorted({t for t, _ in pairs})}
-    head = weights.output_adaln()
+    first, second = (_moved(linear, device) for linear in weights.time_embedder_weights())
+    activations = {t: _activation((first, second), t, config.freq_dim) for t in sorted({t for t, _ in pairs})}
+    head = _moved(weights.output_adaln(), device)
     output = torch.stack([_apply(a, head.weight, head.bias).view(2, -1) for a in activations.values()])
     params = output.new_empty(len(pairs), config.num_layers, 6, config.hidden_size)
     for block in range(config.num_layers):
-        adaln = weights.block_adaln(block)
+        adaln = _moved(weights.block_adaln(block), device)
         # Modality is the outer axis of the outputs: a pair needs a third of the rows of the matrix.
         weight_by_tag = adaln.weight.unflatten(0, (NUM_MODALITIES, -1))
         bias_by_tag = adaln.bias.unflatten(0, (NUM_MODALITIES, -1))
         for entry, (t, tag) in enumerate(pairs):
             params[entry, block] = _apply(activations[t], weight_by_tag[tag], bias_by_tag[tag]).view(6, -1)
     return params, output
+
+
+def _moved(linear: Linear, device: torch.device | None) -> Linear:
+    return linear if device is None else Linear(linear.weight.to(device), linear.bias.to(device))
 
 
 def _activation(time_embedder: tuple[Linear, Linear], t: float, freq_dim: int) -> Tensor:

@@ -14,14 +14,14 @@ ALIGNMENT = 16  # of inputs and outputs, from cuBLAS
 FAST_ACCUMULATION = True
 
 
-def fp8_linear(x_SK: Fp8Rows, weight_NK: Tensor, weight_scale_N1: Tensor, *, dtype: torch.dtype) -> Tensor:
+def fp8_linear(x_SK: Fp8Rows, weight_NK: Tensor, weight_scale_N1: Tensor) -> Tensor:
     """See the reference. On a CPU it is the reference."""
     if x_SK.device.type != "cuda":
-        return reference.fp8_linear(x_SK, weight_NK, weight_scale_N1, dtype=dtype)
-    return scaled_mm(x_SK, weight_NK, weight_scale_N1, dtype=dtype, fast=FAST_ACCUMULATION)
+        return reference.fp8_linear(x_SK, weight_NK, weight_scale_N1)
+    return scaled_mm(x_SK, weight_NK, weight_scale_N1, fast=FAST_ACCUMULATION)
 
 
-def scaled_mm(x_SK: Fp8Rows, weight_NK: Tensor, weight_scale_N1: Tensor, *, dtype: torch.dtype, fast: bool) -> Tensor:
+def scaled_mm(x_SK: Fp8Rows, weight_NK: Tensor, weight_scale_N1: Tensor, *, fast: bool) -> Tensor:
     # A streamed weight must keep its layout: the product wants both operands contiguous in K.
     assert weight_NK.stride(1) == 1, weight_NK.stride()
     assert x_SK.data.stride(1) == 1, x_SK.data.stride()
@@ -30,6 +30,6 @@ def scaled_mm(x_SK: Fp8Rows, weight_NK: Tensor, weight_scale_N1: Tensor, *, dtyp
         weight_NK.t(),
         scale_a=x_SK.scale,
         scale_b=weight_scale_N1.t(),
-        out_dtype=dtype,
+        out_dtype=x_SK.dtype,
         use_fast_accum=fast,
     )

@@ -89,4 +89,4 @@ def gate_residual_norm(
             BLOCK=block,
             num_warps=warps_of(block),
         )
-    return branch_SD, rows_or_fp8(out, out_scale)
+    return branch_SD, rows_or_fp8(out, out_scale, x_SD.dtype)

@@ -12,4 +12,4 @@ def quantize_rows(x_SK: Tensor) -> Fp8Rows:
     x = x_SK.float()
     scale = (x.abs().amax(dim=-1, keepdim=True) * (1.0 / E4M3_MAX)).clamp_(min=MIN_SCALE)
     # The reciprocal may carry the largest value just past 448, and e4m3 has no infinity: past it is NaN.
-    return Fp8Rows((x * (1.0 / scale)).clamp_(-E4M3_MAX, E4M3_MAX).to(E4M3), scale)
+    return Fp8Rows((x * (1.0 / scale)).clamp_(-E4M3_MAX, E4M3_MAX).to(E4M3), scale, x_SK.dtype)

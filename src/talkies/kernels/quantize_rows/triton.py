@@ -30,4 +30,4 @@ def quantize_rows(x_SK: Tensor) -> Fp8Rows:
         _kernel[(num_rows,)](
             x_SK, out, scale, x_SK.stride(0), out.stride(0), num_channels, BLOCK=block, num_warps=warps_of(block)
         )
-    return Fp8Rows(out.to(E4M3), scale)
+    return Fp8Rows(out.to(E4M3), scale, x_SK.dtype)

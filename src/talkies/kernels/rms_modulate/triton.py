@@ -73,4 +73,4 @@ def rms_modulate(
             BLOCK=block,
             num_warps=warps_of(block),
         )
-    return rows_or_fp8(out, out_scale)
+    return rows_or_fp8(out, out_scale, x_SD.dtype)

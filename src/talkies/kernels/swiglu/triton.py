@@ -44,4 +44,4 @@ def swiglu(up_S2F: Tensor, *, dtype: torch.dtype | None = None) -> Tensor | Fp8R
             BLOCK=block,
             num_warps=warps_of(2 * block),
         )
-    return rows_or_fp8(out, out_scale)
+    return rows_or_fp8(out, out_scale, up_S2F.dtype)

@@ -1,0 +1,71 @@
+"""Compiles every Triton kernel for a GPU that need not be here; run as a program, without the interpreter.
+
+python -m tests.kernels.compile_for 90
+"""
+
+from __future__ import annotations
+
+import sys
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from talkies.kernels.gate_residual import triton as gate
+from talkies.kernels.gate_residual_norm import triton as gate_norm
+from talkies.kernels.qk_norm_rope import triton as qk
+from talkies.kernels.quantize_heads import triton as heads
+from talkies.kernels.quantize_rows import triton as rows
+from talkies.kernels.rms_modulate import triton as rms
+from talkies.kernels.swiglu import triton as glu
+
+BF, F8, F32, I32 = "*bf16", "*fp8e4nv", "*fp32", "*i32"
+
+
+def cases():
+    """(kernel, pointer types by name, constants, warps) at the released sizes."""
+    for fp8 in (False, True):
+        out = F8 if fp8 else BF
+        norm = {"x_ptr": BF, "weight_ptr": BF, "shift_ptr": BF, "scale_ptr": BF, "entry_ptr": I32}
+        norm |= {"out_ptr": out, "out_scale_ptr": F32, "eps": "fp32"}
+        yield rms._kernel, norm, {"FP8": fp8, "BLOCK": 8192}, 8
+        yield rms._kernel, {**norm, "out_ptr": F32}, {"FP8": False, "BLOCK": 8192}, 8
+        branch = {"branch_ptr": BF, "gate_ptr": BF}
+        yield gate_norm._kernel, norm | branch, {"FP8": fp8, "BLOCK": 8192}, 8
+        up = {"up_ptr": BF, "out_ptr": out, "out_scale_ptr": F32}
+        yield glu._kernel, up, {"FP8": fp8, "BLOCK": 16384 if fp8 else 4096}, 16 if fp8 else 8
+        for angles in (0, 48):
+            names = ("qkv_ptr", "norm_q_ptr", "norm_k_ptr", "cos_ptr", "sin_ptr")
+            constants = {"NUM_ANGLES": angles, "REST": 128 - 2 * angles, "HEADS": 16}
+            constants |= {"BLOCK_A": 64 if angles else 16, "BLOCK_R": 32 if angles else 128}
+            yield qk._kernel, dict.fromkeys(names, BF) | {"eps": "fp32"}, constants, 4
+    yield (
+        gate._kernel,
+        {"x_ptr": BF, "branch_ptr": BF, "gate_ptr": BF, "entry_ptr": I32, "out_ptr": BF},
+        {"BLOCK": 8192},
+        8,
+    )
+    yield rows._kernel, {"x_ptr": BF, "out_ptr": F8, "out_scale_ptr": F32}, {"BLOCK": 8192}, 8
+    for flag in (False, True):
+        pointers = {"x_ptr": BF, "scale_ptr": F32, "offset_ptr": F32, "document_ptr": I32, "out_ptr": F8}
+        yield heads._kernel, pointers, {"OFFSET": flag, "DOCUMENTS": flag, "HEADS": 16, "BLOCK": 128}, 4
+
+
+def compile_all(capability: int) -> None:
+    for kernel, types, constants, num_warps in cases():
+        signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in kernel.arg_names}
+        # Strides and sizes of the released model are multiples of 16, and so are addresses.
+        attrs = {
+            (i,): [["tt.divisibility", 16]]
+            for i, name in enumerate(kernel.arg_names)
+            if signature[name] == "i32" or signature[name].startswith("*")
+        }
+        source = ASTSource(kernel, signature, {(kernel.arg_names.index(k),): v for k, v in constants.items()}, attrs)
+        compiled = triton.compile(source, GPUTarget("cuda", capability, 32), {"num_warps": num_warps})
+        ptx = compiled.asm["ptx"]
+        wide = ptx.count("ld.global.v4") + ptx.count("ld.global.L1::evict_last.v4")
+        print(f"{kernel.__module__:48} {constants} warps {num_warps} shared {compiled.metadata.shared} v4 loads {wide}")
+
+
+if __name__ == "__main__":
+    compile_all(int(sys.argv[1]))
