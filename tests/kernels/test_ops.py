@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
@@ -291,7 +293,7 @@ def test_chunks_of_rows_equal_the_whole_bit_for_bit(name, device):
     x, branch = torch.randn(2, 101, 64, device=device)
     whole = ops.gate_residual_norm(x, branch.clone(), gate, weight, shift, scale, runs, eps=EPS)
     bounds = [0, 17, 34, 68, 101]
-    for a, b in zip(bounds, bounds[1:], strict=False):
+    for a, b in itertools.pairwise(bounds):
         part = ops.gate_residual_norm(x[a:b], branch[a:b].clone(), gate, weight, shift, scale, runs.cut(a, b), eps=EPS)
         for got, want in zip(part, whole, strict=True):
             assert torch.equal(got, want[a:b])

@@ -5,7 +5,7 @@ S rows of one packed sequence, N heads, H channels a head.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Protocol
@@ -19,12 +19,15 @@ class Documents:
     """Rows ``cu_seqlens[i] .. cu_seqlens[i + 1]`` attend to each other and to nothing else.
 
     ``num_rows`` counts every row of the sequence; rows from ``cu_seqlens[-1]`` on are structural padding, which
-    belongs to no document.
+    belongs to no document. ``exact`` are spans of rows whose queries an approximating backend must not approximate;
+    others ignore it.
     """
 
     cu_seqlens: tuple[int, ...]
     num_rows: int
+    exact: tuple[tuple[int, int], ...] = ()
     _on_device: dict[torch.device, Tensor] = field(default_factory=dict, repr=False, compare=False)
+    _index: dict[torch.device, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         assert self.cu_seqlens[0] == 0
@@ -54,15 +57,30 @@ class Documents:
 
     def trimmed(self) -> Documents | None:
         """The same documents over the valid rows alone; ``None`` when that is a single document."""
-        if self.num_documents == 1:
+        if self.num_documents == 1 and not self.exact:
             return None
-        return self if self.num_valid == self.num_rows else Documents(self.cu_seqlens, self.num_valid)
+        if self.num_valid == self.num_rows:
+            return self
+        valid = self.num_valid
+        exact = tuple((a, min(b, valid)) for a, b in self.exact if a < valid)
+        return Documents(self.cu_seqlens, valid, exact)
+
+    def with_exact(self, spans: Iterable[tuple[int, int]]) -> Documents:
+        return Documents(self.cu_seqlens, self.num_rows, tuple(spans))
 
     def cu_seqlens_on(self, device: torch.device) -> Tensor:
         """``cu_seqlens`` as int32 on ``device``, made once per device."""
         if device not in self._on_device:
             self._on_device[device] = torch.tensor(self.cu_seqlens, dtype=torch.int32, device=device)
         return self._on_device[device]
+
+    def index_on(self, device: torch.device) -> Tensor:
+        """Which document each valid row belongs to, int32 [valid rows], made once per device."""
+        if device not in self._index:
+            lengths = torch.tensor([b - a for a, b in self])
+            documents = torch.arange(self.num_documents, dtype=torch.int32)
+            self._index[device] = documents.repeat_interleave(lengths).to(device)
+        return self._index[device]
 
 
 class Attend(Protocol):
@@ -73,6 +91,31 @@ class Attend(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exactness:
+    """What an approximating backend computes exactly: forwards at the ends of a run, queries of condition rows."""
+
+    first_steps: int = 0
+    last_steps: int = 0
+    condition_rows: bool = False
+
+    def whole_step(self, step: int, num_forwards: int) -> bool:
+        return step < self.first_steps or step >= num_forwards - self.last_steps
+
+
+def each_document(
+    one: Callable[[Tensor, Tensor, Tensor], Tensor],
+    q_SNH: Tensor,
+    k_SNH: Tensor,
+    v_SNH: Tensor,
+    documents: Documents | None,
+) -> Tensor:
+    """``one`` on every document in turn, for kernels that know no documents. Returns [S, N, H]."""
+    if documents is None or documents.num_documents == 1:
+        return one(q_SNH, k_SNH, v_SNH)
+    return torch.cat([one(q_SNH[a:b], k_SNH[a:b], v_SNH[a:b]) for a, b in documents])
+
+
 class Trimmed:
     """Cuts structural padding before a backend and fills its rows with zeros after: no kernel sees a padding row.
 
@@ -80,8 +123,18 @@ class Trimmed:
     matrix products.
     """
 
-    def __init__(self, backend: Attend) -> None:
-        self.backend = backend
+    def __init__(self, backend: Attend, name: str = "") -> None:
+        self.backend, self.name = backend, name
+
+    @property
+    def exactness(self) -> Exactness | None:
+        """``None`` for a backend that approximates nothing."""
+        return getattr(self.backend, "exactness", None)
+
+    @property
+    def max_rows(self) -> int | None:
+        """Rows of one document that the backend is tested for; ``None``: any."""
+        return getattr(self.backend, "max_rows", None)
 
     def __call__(self, q_SNH: Tensor, k_SNH: Tensor, v_SNH: Tensor, documents: Documents | None) -> Tensor:
         if documents is None:

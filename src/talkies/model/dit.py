@@ -226,6 +226,7 @@ class PackedDiT(nn.Module):
             )
         self.chunking = chunking
         for block in self.blocks:
+            assert isinstance(block, Block)
             block.mlp_rows, block.attn.head_groups = chunking.mlp_rows, chunking.head_groups
 
     @property

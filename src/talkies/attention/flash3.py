@@ -1,0 +1,155 @@
+"""FlashAttention-3 (package ``fa3-fwd``, Hopper), in bf16 and in e4m3.
+
+S rows, N heads, H channels, B documents. Its dense entry takes [B, S, N, H], its varlen one [S, N, H] with cu_seqlens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from talkies.attention.base import Documents, Exactness
+from talkies.errors import InvalidRequest
+from talkies.kernels.fp8 import E4M3_MAX, MIN_SCALE
+from talkies.kernels.select import Ops
+
+# Rows up to which the error of the e4m3 kernel was measured (bench/dit_forward.py's size, in blocks of 64).
+FP8_TESTED_ROWS = 58_816
+
+
+def load() -> Any:
+    """The package's module; raises ``ImportError``."""
+    import fa3_fwd_interface
+
+    return fa3_fwd_interface
+
+
+class Flash3:
+    """bf16; documents through the varlen kernel, a single one through the dense kernel, which is 5 % faster."""
+
+    def __init__(self, module: Any) -> None:
+        self._dense: Callable = module.flash_attn_func
+        self._varlen: Callable = module.flash_attn_varlen_func
+
+    def __call__(
+        self, q_SNH: Tensor, k_SNH: Tensor, v_SNH: Tensor, documents: Documents | None, **descale: Tensor
+    ) -> Tensor:
+        """Returns [S, N, H], contiguous. ``q_descale``, ``k_descale``, ``v_descale`` are float32 [B, N]."""
+        if documents is None or documents.num_documents == 1:
+            return _first(self._dense(q_SNH[None], k_SNH[None], v_SNH[None], **descale))[0]
+        bounds = documents.cu_seqlens_on(q_SNH.device)
+        longest = documents.max_seqlen
+        return _first(self._varlen(q_SNH, k_SNH, v_SNH, bounds, bounds, longest, longest, **descale))
+
+    def some_queries(self, q_SNH: Tensor, k_SNH: Tensor, v_SNH: Tensor) -> Tensor:
+        """Queries that are a part of one document's rows, against all of its keys."""
+        return _first(self._dense(q_SNH[None], k_SNH[None], v_SNH[None]))[0]
+
+
+def _first(result: Any) -> Tensor:
+    """Some releases return ``(out, lse)``."""
+    return result[0] if isinstance(result, tuple) else result
+
+
+@dataclass(frozen=True, slots=True)
+class Fp8Operands:
+    """e4m3 queries, keys and values with a scale per document and head."""
+
+    q_SNH: Tensor
+    k_SNH: Tensor
+    v_SNH: Tensor
+    q_descale_BN: Tensor
+    k_descale_BN: Tensor
+    v_descale_BN: Tensor
+
+
+def quantize(q_SNH: Tensor, k_SNH: Tensor, v_SNH: Tensor, documents: Documents | None, ops: Ops) -> Fp8Operands:
+    """Each head's largest magnitude becomes 448.
+
+    Keys lose their mean over the document first: it adds one constant to all scores of a query, which softmax does
+    not see, and channels with a common offset would spend the format's few bits on it.
+    """
+    spans = [(0, q_SNH.shape[0])] if documents is None else list(documents)
+    document_S = None if len(spans) == 1 or documents is None else documents.index_on(q_SNH.device)
+    mean = torch.stack([k_SNH[a:b].mean(0, dtype=torch.float32) for a, b in spans])
+    q_scale = torch.stack([_largest(q_SNH[a:b]) for a, b in spans])
+    v_scale = torch.stack([_largest(v_SNH[a:b]) for a, b in spans])
+    k_scale = torch.stack([_largest_from(k_SNH[a:b], m) for (a, b), m in zip(spans, mean, strict=True)])
+    return Fp8Operands(
+        ops.quantize_heads(q_SNH, q_scale, None, document_S),
+        ops.quantize_heads(k_SNH, k_scale, mean, document_S),
+        ops.quantize_heads(v_SNH, v_scale, None, document_S),
+        q_scale,
+        k_scale,
+        v_scale,
+    )
+
+
+def _largest(x_SNH: Tensor) -> Tensor:
+    """``max|x| / 448`` of each head, float32 [N]."""
+    return _scale(torch.linalg.vector_norm(x_SNH, float("inf"), dim=(0, 2)).float())
+
+
+def _largest_from(x_SNH: Tensor, mean_NH: Tensor) -> Tensor:
+    """The same of ``x - mean``, without making it: the extremes of a channel are those of its extremes."""
+    low, high = torch.aminmax(x_SNH, dim=0)
+    return _scale(torch.maximum(high.float() - mean_NH, mean_NH - low.float()).amax(-1))
+
+
+def _scale(largest_N: Tensor) -> Tensor:
+    return (largest_N * (1.0 / E4M3_MAX)).clamp_(min=MIN_SCALE)
+
+
+class Flash3Fp8:
+    """e4m3 where the document says nothing else; its exact rows (conditions, edge steps) are computed in bf16."""
+
+    exactness = Exactness(first_steps=1, last_steps=1, condition_rows=True)
+    max_rows = FP8_TESTED_ROWS
+
+    def __init__(self, flash: Flash3, ops: Ops) -> None:
+        self._flash, self._ops = flash, ops
+
+    def __call__(self, q_SNH: Tensor, k_SNH: Tensor, v_SNH: Tensor, documents: Documents | None) -> Tensor:
+        """Returns [S, N, H] in bf16."""
+        longest = q_SNH.shape[0] if documents is None else documents.max_seqlen
+        if longest > self.max_rows:
+            raise InvalidRequest(
+                f"attention over {longest} rows in fp8 is untested: its error is known up to {self.max_rows}",
+                hint="serve with --attention fa3, or ask for a shorter or smaller clip",
+                param="attention",
+            )
+        exact = () if documents is None else documents.exact
+        if exact == ((0, q_SNH.shape[0]),):
+            return self._flash(q_SNH, k_SNH, v_SNH, documents)
+        x = quantize(q_SNH, k_SNH, v_SNH, documents, self._ops)
+        out_SNH = self._flash(
+            x.q_SNH,
+            x.k_SNH,
+            x.v_SNH,
+            documents,
+            q_descale=x.q_descale_BN,
+            k_descale=x.k_descale_BN,
+            v_descale=x.v_descale_BN,
+        )
+        for (start, stop), (first, last) in _per_document(exact, documents):
+            out_SNH[start:stop] = self._flash.some_queries(q_SNH[start:stop], k_SNH[first:last], v_SNH[first:last])
+        return out_SNH
+
+
+def _per_document(
+    spans: tuple[tuple[int, int], ...], documents: Documents | None
+) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """``(span of queries, span of their document)``, cut where a span crosses a border."""
+    if documents is None:
+        return []
+    pairs = []
+    for start, stop in spans:
+        for first, last in documents:
+            a, b = max(start, first), min(stop, last)
+            if a < b:
+                pairs.append(((a, b), (first, last)))
+    return pairs
