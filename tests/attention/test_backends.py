@@ -9,7 +9,9 @@ from talkies.attention import registry
 from talkies.attention.base import Documents, Trimmed
 from talkies.errors import ConfigError
 
-BACKENDS = [n for n, b in registry.ATTENTION.items() if b.lacks(registry.Machine(capability=None, dtype=torch.float32)) is None]
+BACKENDS = [
+    n for n, b in registry.ATTENTION.items() if b.lacks(registry.Machine(capability=None, dtype=torch.float32)) is None
+]
 
 
 def _qkv(num_rows, num_heads=3, head_dim=16):

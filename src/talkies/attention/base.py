@@ -83,6 +83,17 @@ class Documents:
         return self._index[device]
 
 
+def merged(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Spans in order, without overlaps, neighbours joined."""
+    out: list[tuple[int, int]] = []
+    for start, stop in sorted(spans):
+        if out and start <= out[-1][1]:
+            out[-1] = (out[-1][0], max(stop, out[-1][1]))
+        elif start < stop:
+            out.append((start, stop))
+    return tuple(out)
+
+
 class Attend(Protocol):
     """Full, non-causal attention inside each document, softmax scale H^-0.5."""
 

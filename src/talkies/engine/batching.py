@@ -11,6 +11,7 @@ from collections.abc import Hashable, Sequence
 import torch
 from torch import Tensor
 
+from talkies.attention.base import Exactness
 from talkies.engine import pipeline
 from talkies.engine.build import Components
 from talkies.engine.state import RequestState
@@ -57,8 +58,8 @@ class Batcher:
         assert len(partitions) == 1, partitions
         dit = self._components.dits[partitions.pop()]
         layout, view = self._layout_of(dit, states)
-        modulation = join_modulations([state.table.step(state.step) for state in states])
-        modulation = modulation.to(self._components.config.device)
+        modulation = join_modulations([state.feed.step(state.step) for state in states])
+        view = exact_spans(view, states, self._components.attend.exactness)
         x = dit.embed(
             torch.cat([state.video_rows for state in states]),
             torch.cat([state.audio_rows for state in states]),
@@ -78,6 +79,19 @@ class Batcher:
             layout = concat_layouts(members)
             self._members, self._joint = members, (layout, dit.view(layout))
         return self._joint
+
+
+def exact_spans(view: RowView, states: Sequence[RequestState], exactness: Exactness | None) -> RowView:
+    """The joint view; what each request would have exact alone is exact here, too."""
+    if exactness is None:
+        return view
+    spans: list[tuple[int, int]] = []
+    offset = 0
+    for state in states:
+        documents = pipeline.view_of_step(state, exactness).documents
+        spans.extend((a + offset, b + offset) for a, b in (documents.exact if documents else ()))
+        offset += state.layout.num_rows
+    return view.with_exact(spans) if spans else view
 
 
 def join_modulations(steps: Sequence[StepModulation]) -> StepModulation:

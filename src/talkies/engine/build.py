@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from talkies.attention import registry as attention
+from talkies.attention.base import Trimmed
 from talkies.codecs.audio import AudioVAE
 from talkies.codecs.checkpoint import Parts, find_parts, limits_of
 from talkies.codecs.memo import Memo, content_key
@@ -24,12 +26,17 @@ from talkies.codecs.video import VideoVAE
 from talkies.engine.config import EMBEDDED, EngineConfig, ResolvedConfig, embedded_folder, resolve
 from talkies.engine.schedule import ReleaseSchedule, read_schedule
 from talkies.geometry import Limits
+from talkies.kernels import select as kernels
 from talkies.model.checkpoint import model_hash, resolve_checkpoint
 from talkies.model.dit import PackedDiT
 from talkies.model.modulation import ModulationTable, build_table
 from talkies.model.timesteps import StepPlan
-from talkies.model.weights import DiTReader, load_dit
+from talkies.model.weights import DiTReader, build_dit
+from talkies.placement.modulation_feed import pinned
+from talkies.placement.quantize import placer
 from talkies.sampling.schedule import DualSchedule
+
+log = logging.getLogger(__name__)
 
 MAX_TABLES = 8  # schedules whose modulation is kept; a released one is 0.5 GB
 MEMO_BYTES = 256 << 20
@@ -47,6 +54,7 @@ class Components:
     parts: Parts
     model_hash: str
     schedule: ReleaseSchedule
+    attend: Trimmed
     dits: dict[str, PackedDiT]
     readers: dict[str, DiTReader]
     text: Conditioner
@@ -66,7 +74,10 @@ class Components:
             self._tables.move_to_end(key)
             return known.rebind(steps)
         # Other rows (a keyframe's, say) add pairs to the same schedule; the larger table serves both.
-        table = build_table(self.readers[partition], steps)
+        device = self.config.device
+        table = build_table(self.readers[partition], steps, device)
+        if device.type == "cuda":
+            table = pinned(table)
         self._tables[key] = table
         while len(self._tables) > MAX_TABLES:
             self._tables.popitem(last=False)
@@ -101,12 +112,24 @@ def load(config: EngineConfig) -> Components:
     parts = find_parts(locate(config.model))
     limits = limits_of(parts)
     schedule = read_schedule(parts)
-    attend = attention.create(resolved.attention)
+    ops = kernels.create(resolved.kernels)
+    attend = attention.create(resolved.attention, ops)
+    # The prompt's few rows pass the refiner once a request: never approximated.
+    text_attend = attention.create("sdpa") if attend.exactness is not None else attend
+    log.info(
+        "attention %s, kernels %s, quantization %s on %s",
+        resolved.attention,
+        resolved.kernels,
+        resolved.quantize.method,
+        resolved.device,
+    )
     dits, readers = {}, {}
     for partition, folder in parts.transformers.items():
-        dit = load_dit(folder, dtype=resolved.dtype, attend=attend, adaln=False)
-        dits[partition] = dit.to(resolved.device)
-        readers[partition] = DiTReader(folder, dtype=resolved.dtype)
+        reader = readers[partition] = DiTReader(folder, dtype=resolved.dtype)
+        place = placer(resolved.quantize, reader.config, ops, resolved.device)
+        dit = build_dit(reader, attend=attend, text_attend=text_attend, ops=ops, adaln=False, place=place)
+        dit.use_chunking(resolved.chunking)
+        dits[partition] = dit
     encoder = TextEncoder.load(parts.text_encoder, dtype=resolved.dtype, device=resolved.device)
     return Components(
         config=resolved,
@@ -114,6 +137,7 @@ def load(config: EngineConfig) -> Components:
         parts=parts,
         model_hash=model_hash(parts.root),
         schedule=schedule,
+        attend=attend,
         dits=dits,
         readers=readers,
         text=Conditioner(FolderTokenizer.load(parts.tokenizer), PatchConfig.load(parts.processor), encoder),

@@ -10,7 +10,11 @@ from typing import Literal
 
 import torch
 
+from talkies.attention import registry as attention
 from talkies.errors import ConfigError
+from talkies.kernels import select
+from talkies.model.chunking import Chunking
+from talkies.placement.quantize import QuantizeConfig
 
 EMBEDDED = "h3-tiny"
 
@@ -22,7 +26,12 @@ class EngineConfig:
     model: str = EMBEDDED
     device: str = "auto"  # auto, cpu, cuda, cuda:N
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    attention: str = "auto"
+    attention: str = "auto"  # see attention/registry.py; peers' names are taken
+    kernels: str = "auto"  # reference or triton
+    quantization: Literal["none", "fp8"] = "none"  # of the DiT's linears, while they are loaded
+    quantization_exclude: tuple[str, ...] = ()  # linears that stay as they are, such as blocks.0.*
+    mlp_rows: int | None = None  # rows that go through a feed-forward at a time; all when absent
+    head_groups: int = 1  # turns in which attention computes its heads
     threads: int | Literal["auto"] = "auto"  # CPU threads; part of what makes two runs the same bytes
 
     def __post_init__(self) -> None:
@@ -32,8 +41,19 @@ class EngineConfig:
                 hint="use auto, float32 or bfloat16 (float16 overflows in the DiT)",
                 param="dtype",
             )
+        # Built to be refused now and not when the weights are there.
+        QuantizeConfig(method=self.quantization, exclude=self.quantization_exclude)
+        Chunking(mlp_rows=self.mlp_rows, head_groups=self.head_groups)
         if self.threads != "auto" and not (isinstance(self.threads, int) and 1 <= self.threads <= 1024):
             raise ConfigError(f"threads={self.threads!r} is outside 1..1024", param="threads")
+
+    @property
+    def quantize(self) -> QuantizeConfig:
+        return QuantizeConfig(method=self.quantization, exclude=self.quantization_exclude)
+
+    @property
+    def chunking(self) -> Chunking:
+        return Chunking(mlp_rows=self.mlp_rows, head_groups=self.head_groups)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +62,9 @@ class ResolvedConfig:
     device: torch.device
     dtype: torch.dtype  # of the DiT's blocks and the text encoder; fp32 islands stay fp32
     attention: str
+    kernels: str
+    quantize: QuantizeConfig
+    chunking: Chunking
     threads: int
 
 
@@ -57,7 +80,10 @@ def resolve(config: EngineConfig) -> ResolvedConfig:
         model_name=config.model,
         device=device,
         dtype=dtype,
-        attention="sdpa" if config.attention == "auto" else config.attention,
+        attention=attention.resolve(config.attention, device, dtype),
+        kernels=select.automatic(device) if config.kernels == "auto" else config.kernels,
+        quantize=config.quantize,
+        chunking=config.chunking,
         threads=cores if config.threads == "auto" else config.threads,
     )
 

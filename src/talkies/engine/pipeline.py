@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from talkies.attention.base import Exactness
 from talkies.codecs.finite import require_finite
 from talkies.codecs.text import TextCondition
 from talkies.engine.build import Components
@@ -18,7 +19,10 @@ from talkies.engine.state import RequestState
 from talkies.engine.tasks import TASKS, Prepared
 from talkies.model.conditions import AudioCondition, VisualCondition
 from talkies.model.conditions import Condition as LayoutCondition
-from talkies.model.packing import audio_to_rows, build_layout, rows_to_audio, unpatchify_video
+from talkies.model.dit import RowView
+from talkies.model.packing import PackedLayout, audio_to_rows, build_layout, rows_to_audio, unpatchify_video
+from talkies.model.timesteps import Role
+from talkies.placement.modulation_feed import ModulationFeed
 from talkies.request import VideoRequest
 from talkies.sampling import noise as sampling_noise
 from talkies.sampling.anchors import build_anchors
@@ -150,9 +154,10 @@ def pack(components: Components, encoded: Encoded, *, output: int = 0, noise: No
         seed=seed,
         geometry=geometry,
         layout=layout,
-        view=dit.view(layout),
+        view=exact_conditions(dit.view(layout), layout, components.attend.exactness),
         schedule=schedule,
         table=table,
+        feed=ModulationFeed(table, device),
         anchors=anchors,
         step_cache=step_cache,
         refined_text=dit.refine_text(encoded.text.states.to(device)),
@@ -166,12 +171,12 @@ def pack(components: Components, encoded: Encoded, *, output: int = 0, noise: No
 def denoise_step(components: Components, state: RequestState) -> None:
     """One forward: both modalities move from their sigma to the next; condition rows stay bit for bit."""
     dit, layout = components.dits[state.partition], state.layout
-    modulation = state.table.step(state.step).to(components.config.device)
+    modulation = state.feed.step(state.step)
     x = dit.embed(state.video_rows, state.audio_rows, state.refined_text, layout)
     if state.step_cache.decide(state.step, x):
         x = state.step_cache.predict(state.step, x)
     else:
-        out = dit.run_blocks(x, state.view, modulation)
+        out = dit.run_blocks(x, view_of_step(state, components.attend.exactness), modulation)
         state.step_cache.observe(state.step, x, out)
         x = out
     velocity_video, velocity_audio = dit.project(x, layout, modulation)
@@ -181,6 +186,22 @@ def denoise_step(components: Components, state: RequestState) -> None:
     state.audio_rows[na:] = euler_step(state.audio_rows[na:], velocity_audio[na:], step.audio)
     state.anchors.pin(state.video_rows, state.audio_rows)
     state.step += 1
+
+
+def exact_conditions(view: RowView, layout: PackedLayout, exactness: Exactness | None) -> RowView:
+    """The view of a request; an approximating attention is told which queries it may not approximate."""
+    if exactness is None or not exactness.condition_rows:
+        return view
+    conditions = (Role.VIDEO_CONDITION, Role.AUDIO_CONDITION)
+    spans = [(s.start, s.stop) for s in layout.segments if s.role in conditions]
+    return view.with_exact(spans) if spans else view
+
+
+def view_of_step(state: RequestState, exactness: Exactness | None) -> RowView:
+    """The view of the coming forward: whole forwards at the ends of a run are exact."""
+    if exactness is None or not exactness.whole_step(state.step, state.num_forwards):
+        return state.view
+    return state.view.with_exact([(0, state.layout.num_rows)])
 
 
 def target_latents(state: RequestState) -> tuple[Tensor, Tensor]:

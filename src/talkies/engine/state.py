@@ -12,6 +12,7 @@ from talkies.geometry import Geometry
 from talkies.model.dit import RowView
 from talkies.model.modulation import ModulationTable
 from talkies.model.packing import PackedLayout
+from talkies.placement.modulation_feed import ModulationFeed
 from talkies.request import Task, VideoRequest
 from talkies.sampling.anchors import Anchors
 from talkies.sampling.schedule import DualSchedule
@@ -35,6 +36,7 @@ class RequestState:
     view: RowView
     schedule: DualSchedule
     table: ModulationTable
+    feed: ModulationFeed  # the table's steps on the device, one ahead
     anchors: Anchors
     step_cache: StepCache
     refined_text: Tensor  # [L, D]

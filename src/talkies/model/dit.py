@@ -8,13 +8,14 @@ S rows, L text rows, D hidden, N heads, H channels a head, F feed-forward inner,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
 import torch
 from torch import Tensor, nn
 
-from talkies.attention.base import Attend, Documents
+from talkies.attention.base import Attend, Documents, merged
 from talkies.errors import ConfigError
 from talkies.kernels.fp8 import Fp8Rows
 from talkies.kernels.select import REFERENCE, Ops
@@ -38,6 +39,15 @@ class RowView:
     def cut(self, start: int, stop: int) -> RowView:
         """The share of rows ``start .. stop``; documents still describe the whole sequence."""
         return replace(self, cos_SA=self.cos_SA[start:stop], sin_SA=self.sin_SA[start:stop])
+
+    def with_exact(self, spans: Sequence[tuple[int, int]]) -> RowView:
+        """The same rows; an approximating attention computes the queries of these spans exactly.
+
+        For a view of a whole sequence.
+        """
+        num_rows = self.cos_SA.shape[0]
+        documents = self.documents or Documents((0, num_rows), num_rows)
+        return replace(self, documents=documents.with_exact(merged(spans)))
 
 
 class Attention(nn.Module):

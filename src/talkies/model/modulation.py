@@ -122,6 +122,17 @@ class ModulationTable:
         """Modulation of forward ``index`` of the plan."""
         return self.at(self.steps[index])
 
+    def entries(self, plan: StepPlan) -> tuple[list[Tensor], list[Tensor]]:
+        """Views of what :meth:`at` would gather: [B, 6, D] for each pair, [2, D] for each timestep."""
+        params = [self.params[self._entry[pair]] for pair in plan.pairs]
+        return params, [self.output[self._timestep[t]] for t in plan.timesteps]
+
+    def moved(self, device: torch.device, *, pin: bool = False) -> ModulationTable:
+        """The same table elsewhere; ``pin`` for host memory that a GPU can read while it works."""
+        tensors = [t.to(device) for t in (self.params, self.output)]
+        params, output = (t.pin_memory() for t in tensors) if pin else tensors
+        return ModulationTable(self.pairs, params, output, self.steps)
+
     def at(self, plan: StepPlan) -> StepModulation:
         """Modulation of any covered forward, a co-batched one included."""
         entries = torch.tensor([self._entry[pair] for pair in plan.pairs], device=self.params.device)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from talkies.attention.base import Attend
 from talkies.errors import CheckpointError
@@ -132,6 +133,29 @@ class DiTReader:
                 )
 
 
+class DiTSource(Protocol):
+    """Who hands out a DiT's tensors under our names: a checked checkpoint, or a maker of random ones."""
+
+    @property
+    def config(self) -> DiTConfig: ...
+
+    def top(self, *, adaln: bool = True) -> Iterator[tuple[str, Tensor]]: ...
+
+    def block(self, index: int, *, adaln: bool = True) -> dict[str, Tensor]: ...
+
+
+class Place(Protocol):
+    """What becomes of a tensor while it is loaded: moved, quantised, pinned. ``name`` is that of our state dict."""
+
+    def __call__(self, name: str, tensor: Tensor) -> dict[str, Tensor]:
+        """The tensors that take its place, by full name."""
+        ...
+
+
+def as_it_is(name: str, tensor: Tensor) -> dict[str, Tensor]:
+    return {name: tensor}
+
+
 def load_dit(
     path: Path | str,
     config: DiTConfig | None = None,
@@ -141,17 +165,47 @@ def load_dit(
     text_attend: Attend | None = None,
     ops: Ops = REFERENCE,
     adaln: bool = True,
+    place: Place = as_it_is,
 ) -> PackedDiT:
-    """A resident DiT on CPU in evaluation mode; ``config`` defaults to the folder's ``config.json``.
+    """A DiT in evaluation mode; ``config`` defaults to the folder's ``config.json``.
 
     Without ``adaln`` the AdaLN projections are never read: build tables from a :class:`DiTReader`.
     """
     reader = DiTReader(path, config, dtype)
+    return build_dit(reader, attend=attend, text_attend=text_attend, ops=ops, adaln=adaln, place=place)
+
+
+def build_dit(
+    source: DiTSource,
+    *,
+    attend: Attend,
+    text_attend: Attend | None = None,
+    ops: Ops = REFERENCE,
+    adaln: bool = True,
+    place: Place = as_it_is,
+) -> PackedDiT:
+    """The same from any source. Tensors pass through ``place`` one by one, so that loading needs the finished size
+    and what one block holds besides, whatever ``place`` makes of them."""
     with torch.device("meta"):
-        dit = PackedDiT(reader.config, attend=attend, text_attend=text_attend, ops=ops, adaln=adaln)
-    dit.load_state_dict(dict(reader.top(adaln=adaln)), strict=False, assign=True)
-    for index, block in enumerate(dit.blocks):
-        block.load_state_dict(reader.block(index, adaln=adaln), assign=True)
+        dit = PackedDiT(source.config, attend=attend, text_attend=text_attend, ops=ops, adaln=adaln)
+    for name, tensor in source.top(adaln=adaln):
+        assign(dit, place(name, tensor))
+    for index in range(source.config.num_layers):
+        tensors = source.block(index, adaln=adaln)
+        while tensors:
+            name, tensor = tensors.popitem()
+            assign(dit, place(f"blocks.{index}.{name}", tensor))
     left = [name for name, parameter in dit.named_parameters() if parameter.is_meta]
     assert not left, left
     return dit.eval().requires_grad_(False)
+
+
+def assign(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Puts tensors in the place of parameters of these names, an absent optional one included."""
+    for name, tensor in tensors.items():
+        path, _, leaf = name.rpartition(".")
+        owner = module.get_submodule(path)
+        assert leaf in owner._parameters, name
+        known = owner._parameters[leaf]
+        assert known is None or known.shape == tensor.shape, (name, tuple(tensor.shape))
+        owner._parameters[leaf] = nn.Parameter(tensor, requires_grad=False)

@@ -1,0 +1,101 @@
+"""Weights to e4m3 while they are loaded: a linear at a time, so that loading needs the finished size and one block.
+
+The float32 islands, norms, embedders and AdaLN projections are never quantised: only the four products of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from talkies.errors import ConfigError
+from talkies.kernels.fp8_linear.scaled_mm import ALIGNMENT
+from talkies.kernels.select import Ops
+from talkies.model.config import DiTConfig
+from talkies.model.weights import Place
+
+LINEARS = ("attn.to_qkv", "attn.to_out", "ff.up", "ff.down")
+# It runs once a request over the few rows of a prompt: nothing to gain.
+REFINER = "token_refiner.*"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuantizeConfig:
+    """``exclude``: names of linears that keep the block dtype, exact (``blocks.0.attn.to_out``) or with ``*``."""
+
+    method: Literal["none", "fp8"] = "none"
+    exclude: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.method not in ("none", "fp8"):
+            raise ConfigError(f"quantization={self.method!r} is unknown", hint="use none or fp8", param="quantization")
+
+
+def linear_names(config: DiTConfig) -> list[str]:
+    """Every linear that can be quantised."""
+    refiner = [f"token_refiner.blocks.{i}.{linear}" for i in range(config.num_refiner_layers) for linear in LINEARS]
+    return [f"blocks.{i}.{linear}" for i in range(config.num_layers) for linear in LINEARS] + refiner
+
+
+def quantized_names(quantize: QuantizeConfig, config: DiTConfig) -> frozenset[str]:
+    """The linears that become e4m3. Raises ``ConfigError`` for an exclusion that names none."""
+    if quantize.method == "none":
+        return frozenset()
+    names = linear_names(config)
+    for pattern in quantize.exclude:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise ConfigError(
+                f"no linear is called {pattern!r}",
+                hint=f"such as {names[0]} or blocks.*.ff.down",
+                param="quantization_exclude",
+            )
+    kept = (REFINER, *quantize.exclude)
+    return frozenset(name for name in names if not any(fnmatchcase(name, pattern) for pattern in kept))
+
+
+def placer(quantize: QuantizeConfig, config: DiTConfig, ops: Ops, device: torch.device) -> Place:
+    """Moves every tensor to ``device`` and quantises the chosen linears there, with a scale per output."""
+    chosen = quantized_names(quantize, config)
+    if chosen and device.type == "cuda":
+        _check_device(device)
+        _check_sizes(config)
+
+    def place(name: str, tensor: Tensor) -> dict[str, Tensor]:
+        tensor = tensor.to(device)
+        owner, _, leaf = name.rpartition(".")
+        if leaf != "weight" or owner not in chosen:
+            return {name: tensor}
+        rows = ops.quantize_rows(tensor)
+        return {name: rows.data, f"{owner}.weight_scale": rows.scale}
+
+    return place
+
+
+def _check_device(device: torch.device) -> None:
+    capability = torch.cuda.get_device_capability(device)
+    if capability < (8, 9):
+        raise ConfigError(
+            f"quantization=fp8 needs compute capability 8.9, this is {capability[0]}.{capability[1]}",
+            hint="use quantization=none",
+            param="quantization",
+        )
+
+
+def _check_sizes(config: DiTConfig) -> None:
+    sizes: Sequence[tuple[str, int]] = (
+        ("hidden_size", config.hidden_size),
+        ("attention width", config.inner_dim),
+        ("ffn_dim", config.ffn_dim),
+    )
+    for what, size in sizes:
+        if size % ALIGNMENT:
+            raise ConfigError(
+                f"quantization=fp8 needs sizes that are multiples of {ALIGNMENT}, and {what} is {size}",
+                hint="use quantization=none",
+                param="quantization",
+            )

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from talkies.model.modulation import build_table
+from talkies.placement.modulation_feed import ModulationFeed, pinned
+from talkies.sampling.schedule import build_dual
+from tests.model.tiny import tiny_dit, tiny_layout
+
+
+def _table(dit=None):
+    schedule, layout = build_dual(6), tiny_layout()
+    plans = [layout.step_plan(*t) for t in zip(schedule.t_video, schedule.t_audio, strict=True)]
+    return build_table(dit or tiny_dit(), plans)
+
+
+def _same(a, b):
+    assert torch.equal(a.params.cpu(), b.params.cpu())
+    assert torch.equal(a.output.cpu(), b.output.cpu())
+    assert (a.runs, a.output_runs) == (b.runs, b.output_runs)
+
+
+def test_on_a_cpu_it_is_the_table():
+    table = _table()
+    feed = ModulationFeed(table, torch.device("cpu"))
+    for index in (0, 1, 4, 2):
+        _same(feed.step(index), table.step(index))
+
+
+def test_entries_are_what_a_step_gathers():
+    table = _table()
+    for index, plan in enumerate(table.steps):
+        params, output = table.entries(plan)
+        assert torch.equal(torch.stack(params), table.step(index).params)
+        assert torch.equal(torch.stack(output), table.step(index).output)
+        assert all(entry.is_contiguous() for entry in params)
+
+
+def test_equal_runs_of_a_schedule_are_one_object():
+    table = _table()
+    assert len({id(step.rows) for step in table.steps[1:]}) == 1
+    rebound = table.rebind(table.steps)
+    assert rebound.steps[1].rows is table.steps[1].rows
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_on_a_gpu_steps_arrive_in_any_order():
+    device = torch.device("cuda")
+    table = pinned(_table())
+    feed = ModulationFeed(table, device)
+    for index in (0, 1, 2, 4, 3, 4):
+        step = feed.step(index)
+        assert step.params.device.type == "cuda"
+        _same(step, table.step(index))
+    on_gpu = build_table(tiny_dit().to(device), table.steps, device)
+    torch.testing.assert_close(on_gpu.params.cpu(), table.params, rtol=1e-5, atol=1e-5)
