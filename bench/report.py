@@ -22,10 +22,11 @@ def write_result(
     metrics: Mapping[str, float],
     peer: Mapping[str, float],
     checks: Mapping[str, bool],
+    folder: Path = RESULTS,
 ) -> Path:
-    """``bench/results/<bench>-<device>.json``; numbers are rounded to six significant digits."""
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{bench}-{device}.json"
+    """``<folder>/<bench>-<device>.json``; numbers are rounded to six significant digits."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{bench}-{device}.json"
     result = {
         "bench": bench,
         "device": device,

@@ -133,7 +133,7 @@ def test_backends_on_a_gpu_against_float32(name, lengths, pad):
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     machine = registry.Machine.of(torch.device("cuda"), BF16)
-    reason = registry._missing(name, machine)
+    reason = registry.why_not(name, machine)
     if reason is not None:
         pytest.skip(reason)
     from talkies.kernels import select

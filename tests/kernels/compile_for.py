@@ -28,27 +28,27 @@ def cases():
         out = F8 if fp8 else BF
         norm = {"x_ptr": BF, "weight_ptr": BF, "shift_ptr": BF, "scale_ptr": BF, "entry_ptr": I32}
         norm |= {"out_ptr": out, "out_scale_ptr": F32, "eps": "fp32"}
-        yield rms._kernel, norm, {"FP8": fp8, "BLOCK": 8192}, 8
-        yield rms._kernel, {**norm, "out_ptr": F32}, {"FP8": False, "BLOCK": 8192}, 8
+        yield rms.rms_modulate_kernel, norm, {"FP8": fp8, "BLOCK": 8192}, 8
+        yield rms.rms_modulate_kernel, {**norm, "out_ptr": F32}, {"FP8": False, "BLOCK": 8192}, 8
         branch = {"branch_ptr": BF, "gate_ptr": BF}
-        yield gate_norm._kernel, norm | branch, {"FP8": fp8, "BLOCK": 8192}, 8
+        yield gate_norm.gate_residual_norm_kernel, norm | branch, {"FP8": fp8, "BLOCK": 8192}, 8
         up = {"up_ptr": BF, "out_ptr": out, "out_scale_ptr": F32}
-        yield glu._kernel, up, {"FP8": fp8, "BLOCK": 16384 if fp8 else 4096}, 16 if fp8 else 8
+        yield glu.swiglu_kernel, up, {"FP8": fp8, "BLOCK": 16384 if fp8 else 4096}, 16 if fp8 else 8
         for angles in (0, 48):
             names = ("qkv_ptr", "norm_q_ptr", "norm_k_ptr", "cos_ptr", "sin_ptr")
             constants = {"NUM_ANGLES": angles, "REST": 128 - 2 * angles, "HEADS": 16}
             constants |= {"BLOCK_A": 64 if angles else 16, "BLOCK_R": 32 if angles else 128}
-            yield qk._kernel, dict.fromkeys(names, BF) | {"eps": "fp32"}, constants, 4
+            yield qk.qk_norm_rope_kernel, dict.fromkeys(names, BF) | {"eps": "fp32"}, constants, 4
     yield (
-        gate._kernel,
+        gate.gate_residual_kernel,
         {"x_ptr": BF, "branch_ptr": BF, "gate_ptr": BF, "entry_ptr": I32, "out_ptr": BF},
         {"BLOCK": 8192},
         8,
     )
-    yield rows._kernel, {"x_ptr": BF, "out_ptr": F8, "out_scale_ptr": F32}, {"BLOCK": 8192}, 8
+    yield rows.quantize_rows_kernel, {"x_ptr": BF, "out_ptr": F8, "out_scale_ptr": F32}, {"BLOCK": 8192}, 8
     for flag in (False, True):
         pointers = {"x_ptr": BF, "scale_ptr": F32, "offset_ptr": F32, "document_ptr": I32, "out_ptr": F8}
-        yield heads._kernel, pointers, {"OFFSET": flag, "DOCUMENTS": flag, "HEADS": 16, "BLOCK": 128}, 4
+        yield heads.quantize_heads_kernel, pointers, {"OFFSET": flag, "DOCUMENTS": flag, "HEADS": 16, "BLOCK": 128}, 4
 
 
 def compile_all(capability: int) -> None:

@@ -144,17 +144,17 @@ def resolve_on(name: str, machine: Machine) -> str:
         raise ConfigError(f"attention={name}: {REFUSED[name]}", hint=_choices(machine), param="attention")
     if name == "auto":
         major = machine.capability[0] if machine.capability else 0
-        chosen = next(n for n in (*PREFERENCE.get(major, ()), "sdpa") if _missing(n, machine) is None)
+        chosen = next(n for n in (*PREFERENCE.get(major, ()), "sdpa") if why_not(n, machine) is None)
         log.info("attention: %s (chosen for this machine)", chosen)
         return chosen
     if name == "flash":
-        reasons = {n: _missing(n, machine) for n in FLASH}
+        reasons = {n: why_not(n, machine) for n in FLASH}
         for candidate, reason in reasons.items():
             if reason is None:
                 return candidate
         text = "; ".join(f"{n}: {r}" for n, r in reasons.items())
         raise ConfigError(f"no flash attention can run here: {text}", hint=_choices(machine), param="attention")
-    reason = _missing(_known(name), machine)
+    reason = why_not(_known(name), machine)
     if reason is not None:
         raise ConfigError(f"attention={name} cannot run here: {reason}", hint=_choices(machine), param="attention")
     return name
@@ -186,7 +186,7 @@ def _known(name: str) -> str:
 MODULES = {"fa3-fwd": "fa3_fwd_interface", "flash-attn-4": "flash_attn.cute", "sageattention": "sageattention"}
 
 
-def _missing(name: str, machine: Machine) -> str | None:
+def why_not(name: str, machine: Machine) -> str | None:
     """Why ``name`` cannot run on ``machine``, or ``None``."""
     backend = ATTENTION[name]
     reason = backend.lacks(machine)
@@ -200,7 +200,7 @@ def _missing(name: str, machine: Machine) -> str | None:
 
 
 def _choices(machine: Machine) -> str:
-    able = [name for name in ATTENTION if _missing(name, machine) is None]
+    able = [name for name in ATTENTION if why_not(name, machine) is None]
     missing = [b.package for b in ATTENTION.values() if b.package and b.lacks(machine) is None]
     install = f"; or pip install {sorted(set(missing))[0]}" if missing else ""
     return f"this machine can run {', '.join(able)}{install}"

@@ -11,7 +11,7 @@ from talkies.kernels.runs import RowRuns
 
 
 @triton.jit
-def _kernel(
+def gate_residual_kernel(
     x_ptr,
     branch_ptr,
     gate_ptr,
@@ -46,7 +46,7 @@ def gate_residual(
     assert x_SD.stride(1) == branch_SD.stride(1) == out.stride(1) == 1
     if num_rows:
         block = block_of(num_channels)
-        _kernel[(num_rows,)](
+        gate_residual_kernel[(num_rows,)](
             x_SD,
             branch_SD,
             gate_TD,

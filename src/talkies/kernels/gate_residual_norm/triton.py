@@ -14,7 +14,7 @@ from talkies.kernels.runs import RowRuns
 
 
 @triton.jit
-def _kernel(
+def gate_residual_norm_kernel(
     x_ptr,
     branch_ptr,
     gate_ptr,
@@ -69,7 +69,7 @@ def gate_residual_norm(
     out, out_scale = new_rows(x_SD, num_channels, dtype)
     if num_rows:
         block = block_of(num_channels)
-        _kernel[(num_rows,)](
+        gate_residual_norm_kernel[(num_rows,)](
             x_SD,
             branch_SD,
             gate_TD,

@@ -16,7 +16,7 @@ HEADS = 16  # at a time; queries and keys of the released model are 7 x 16
 
 
 @triton.jit
-def _kernel(
+def qk_norm_rope_kernel(
     qkv_ptr,
     norm_q_ptr,
     norm_k_ptr,
@@ -101,7 +101,7 @@ def qk_norm_rope(
         assert sin_SA.is_contiguous()
     rest = head_dim - 2 * num_angles
     if num_rows:
-        _kernel[(num_rows,)](
+        qk_norm_rope_kernel[(num_rows,)](
             qkv_S3NH,
             norm_q_H,
             norm_k_H,

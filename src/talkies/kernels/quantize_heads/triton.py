@@ -15,7 +15,7 @@ HEADS = 16  # at a time
 
 
 @triton.jit
-def _kernel(
+def quantize_heads_kernel(
     x_ptr,
     scale_ptr,
     offset_ptr,
@@ -56,7 +56,7 @@ def quantize_heads(x_SNH: Tensor, scale_BN: Tensor, offset_BNH: Tensor | None, d
     assert offset_BNH is None or offset_BNH.is_contiguous()
     out = torch.empty(x_SNH.shape, dtype=stored(E4M3, x_SNH.device), device=x_SNH.device)
     if num_rows:
-        _kernel[(num_rows,)](
+        quantize_heads_kernel[(num_rows,)](
             x_SNH,
             scale_BN,
             scale_BN if offset_BNH is None else offset_BNH,

@@ -12,7 +12,7 @@ from talkies.kernels.launch import block_of, new_rows, warps_of
 
 
 @triton.jit
-def _kernel(x_ptr, out_ptr, out_scale_ptr, x_stride, out_stride, num_channels, BLOCK: tl.constexpr):
+def quantize_rows_kernel(x_ptr, out_ptr, out_scale_ptr, x_stride, out_stride, num_channels, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     c = tl.arange(0, BLOCK)
     mask = c < num_channels
@@ -27,7 +27,7 @@ def quantize_rows(x_SK: Tensor) -> Fp8Rows:
     assert scale is not None
     if num_rows:
         block = block_of(num_channels)
-        _kernel[(num_rows,)](
+        quantize_rows_kernel[(num_rows,)](
             x_SK, out, scale, x_SK.stride(0), out.stride(0), num_channels, BLOCK=block, num_warps=warps_of(block)
         )
     return Fp8Rows(out.to(E4M3), scale, x_SK.dtype)

@@ -14,7 +14,7 @@ from talkies.kernels.runs import RowRuns
 
 
 @triton.jit
-def _kernel(
+def rms_modulate_kernel(
     x_ptr,
     weight_ptr,
     shift_ptr,
@@ -56,7 +56,7 @@ def rms_modulate(
     out, out_scale = new_rows(x_SD, num_channels, dtype)
     if num_rows:
         block = block_of(num_channels)
-        _kernel[(num_rows,)](
+        rms_modulate_kernel[(num_rows,)](
             x_SD,
             weight_D,
             shift_TD,

@@ -15,7 +15,7 @@ TILE = 4096
 
 
 @triton.jit
-def _kernel(up_ptr, out_ptr, out_scale_ptr, up_stride, out_stride, num_inner, FP8: tl.constexpr, BLOCK: tl.constexpr):
+def swiglu_kernel(up_ptr, out_ptr, out_scale_ptr, up_stride, out_stride, num_inner, FP8: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = c < num_inner
@@ -33,7 +33,7 @@ def swiglu(up_S2F: Tensor, *, dtype: torch.dtype | None = None) -> Tensor | Fp8R
     out, out_scale = new_rows(up_S2F, num_inner, dtype)
     if num_rows:
         block = block_of(num_inner) if dtype == E4M3 else min(TILE, block_of(num_inner))
-        _kernel[(num_rows, triton.cdiv(num_inner, block))](
+        swiglu_kernel[(num_rows, triton.cdiv(num_inner, block))](
             up_S2F,
             out,
             out if out_scale is None else out_scale,

@@ -1,0 +1,550 @@
+"""One forward of the full-size DiT against its floor and against diffusers, on random weights made on the device.
+
+    python -m bench.dit_forward                     # every part, on a GPU, within --limit-s seconds
+    python -m bench.dit_forward --parts floor,bf16  # some
+    python -m bench.dit_forward --smoke             # every part that needs no GPU, tiny sizes, on a CPU
+
+58,758 rows (30 text, 696 audio, 58,032 video: 8.7 s of 1152x832). The floor is the four products and the attention of
+a block, alone, in the same run, times the number of blocks. Outputs are checked against float32 on two full-width
+blocks, and at full size against diffusers' model with the same weights. A part that fails is reported and the others
+go on. Writes <out>/dit_forward-<device>.json after every part.
+
+    kernels    each fused op: time, bytes, share of the copy rate
+    checks     ours (kernels, backends, fp8) and diffusers against float32 at full width, two blocks, three sizes
+    floor      products in bf16 and e4m3, every attention backend that is there
+    bf16       ours: time and peak of each backend, memory settings, where the time goes, fp8 attention's error
+    fp8        ours: load peak, time, peak, error of products alone and of both, where the time goes
+    diffusers  eager, its default attention
+    compiled   diffusers with compiled blocks and cuDNN attention
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from bench.report import write_result
+from talkies.attention import registry
+from talkies.benchmarks import forward as fw
+from talkies.benchmarks import kernels as kn
+from talkies.benchmarks.random_dit import RandomDiT
+from talkies.benchmarks.timing import GIB, Clock, free, median_of, peak
+from talkies.kernels import select
+from talkies.model import keys
+from talkies.model.chunking import WHOLE, Chunking
+from talkies.model.config import DiTConfig
+from talkies.model.keys import Layout
+from talkies.model.rope import inverse_frequencies
+from talkies.model.weights import assign
+from talkies.placement.quantize import QuantizeConfig
+
+PARTS = ("kernels", "checks", "floor", "bf16", "fp8", "diffusers", "compiled")
+# Seconds that a part needs on an H200 with all its repeats; one that does not fit any more is left out by name.
+NEEDS_S = {"kernels": 10, "checks": 30, "floor": 25, "bf16": 60, "fp8": 50, "diffusers": 70, "compiled": 130}
+FP8 = QuantizeConfig(method="fp8")
+EXACT, FASTEST = ("fa3", "cudnn", "sdpa"), ("fa3-fp8", "fa3", "cudnn", "sdpa")
+
+
+@dataclass
+class Run:
+    """What the parts share, and what they found."""
+
+    device: torch.device
+    dtype: torch.dtype
+    config: DiTConfig
+    shape: fw.Shape
+    repeats: int
+    kernels: str
+    backends: list[str]
+    out: Path
+    clock: Clock
+    metrics: dict[str, float] = field(default_factory=dict)
+    peer: dict[str, float] = field(default_factory=dict)
+    checks: dict[str, bool] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    outputs: dict[str, list[torch.Tensor]] = field(default_factory=dict)  # of full-size forwards, on the CPU
+    kernel_seconds: dict[str, dict[str, float]] = field(default_factory=dict)
+    inputs_: fw.Inputs | None = None
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device.type == "cuda"
+
+    @property
+    def source(self) -> RandomDiT:
+        return RandomDiT(self.config, self.device, self.dtype)
+
+    def inputs(self) -> fw.Inputs:
+        if self.inputs_ is None:
+            self.inputs_ = fw.make_inputs(self.source, [self.shape], self.device, self.dtype)
+        return self.inputs_
+
+    def best(self, names: tuple[str, ...]) -> str:
+        return next(name for name in names if name in self.backends)
+
+    def say(self, text: str) -> None:
+        print(f"[{self.clock.spent_s:5.0f} s] {text}", flush=True)
+
+    def metric(self, name: str, value: float, unit: str = "s", *, peer: bool = False) -> None:
+        (self.peer if peer else self.metrics)[name] = value
+        self.say(f"  {name:<34} {value:>12.6g} {unit}")
+
+    def check(self, name: str, good: bool, detail: str) -> None:
+        self.checks[name] = bool(good)
+        self.say(f"  {'ok' if good else 'NOT OK':<6} {name}: {detail}")
+
+
+# kernels
+
+
+def part_kernels(run: Run) -> None:
+    ops, num_rows = select.create(run.kernels), run.inputs().layout.num_rows
+    rate = kn.copy_rate(run.device, 1 << (30 if run.on_gpu else 20))
+    run.metric("copy_gb_per_s", rate / 1e9, "GB/s")
+    seconds = {}
+    for name, timing in kn.time_ops(run.config, num_rows, run.device, run.dtype, ops, repeats=run.repeats):
+        seconds[name] = timing.seconds
+        share = timing.bytes_per_s / rate
+        run.say(f"  {name:<34} {timing.seconds * 1e3:8.3f} ms {timing.num_bytes / 1e9:6.2f} GB {share:5.0%} of a copy")
+    for precision, names in kn.OF_A_BLOCK.items():
+        run.metric(f"elementwise_{precision}_block_ms", sum(seconds[name] for name in names) * 1e3, "ms")
+    run.kernel_seconds["ops alone"] = seconds
+
+
+# checks
+
+
+def part_checks(run: Run) -> None:
+    narrow = DiTConfig(**{**_fields(run.config), "num_layers": 2})
+    two = [fw.CHECKS[0], fw.CHECKS[1]]
+    for label, shapes in (*((f"{i}", [shape]) for i, shape in enumerate(fw.CHECKS)), ("documents", two)):
+        source = RandomDiT(narrow, run.device, run.dtype)
+        wide = RandomDiT(narrow, run.device, run.dtype, widen=True)
+        inputs = fw.make_inputs(source, shapes, run.device, run.dtype)
+        exact = _outputs(fw.make_dit(wide, run.device, torch.float32, attend="sdpa", kernels="reference"), inputs, True)
+        plain = _outputs(fw.make_dit(source, run.device, run.dtype, attend="sdpa", kernels="reference"), inputs)
+        allowed = fw.relative(plain, exact)
+        run.metric(f"check_{label}_reference_rel", allowed, "")
+        for name in run.backends:
+            with _reported(run, f"check_{label}_{name}"):
+                dit = fw.make_dit(source, run.device, run.dtype, attend=name, kernels=run.kernels)
+                got = _outputs(dit, inputs)
+                error, limit = fw.relative(got, exact), 1.2 * allowed + 1e-6
+                if registry.create(name, select.create(run.kernels)).exactness is not None:
+                    limit = 0.15  # an approximation; its error at full size is a number of its own
+                again = _outputs(dit, inputs)
+                same = all(torch.equal(a, b) for a, b in zip(got, again, strict=True))
+                rows = inputs.layout.num_rows
+                run.check(f"parity_{label}_{name}", error <= limit, f"{error:.2e} <= {limit:.2e}, {rows} rows")
+                run.check(f"repeats_{label}_{name}", same, "two runs bit-equal")
+                dit.use_chunking(Chunking(mlp_rows=256, head_groups=2))
+                apart = fw.relative(_outputs(dit, inputs), got)
+                run.check(f"chunked_{label}_{name}", apart <= limit, f"chunked differs by {apart:.2e}")
+        with _reported(run, f"check_{label}_fp8"):
+            name = run.best(EXACT)
+            dit = fw.make_dit(source, run.device, run.dtype, attend=name, kernels=run.kernels, quantize=FP8)
+            fp8 = _outputs(dit, inputs)
+            cpu = [x.float().cpu() for x in exact]
+            run.check(f"parity_{label}_fp8", fw.relative(fp8, cpu) <= 0.15, f"{fw.relative(fp8, cpu):.2e} to float32")
+            twin = fw.make_dit(source, run.device, run.dtype, attend="sdpa", kernels="reference", quantize=FP8)
+            # The reference set multiplies the same e4m3 values in float32.
+            between = fw.relative(fp8, _outputs(twin, inputs))
+            run.check(f"emulation_{label}_fp8", between <= 0.05, f"{between:.2e} to the emulated product")
+        if len(shapes) == 1:
+            with _reported(run, f"check_{label}_diffusers"):
+                theirs = _diffusers_outputs(diffusers_dit(source, run.device), inputs)
+                error = fw.relative(theirs, exact)
+                run.check(f"parity_{label}_diffusers", error <= 1.2 * allowed + 1e-6, f"{error:.2e} to float32")
+        free(run.device)
+
+
+def _fields(config: DiTConfig) -> dict[str, object]:
+    return {name: getattr(config, name) for name in config.__dataclass_fields__}
+
+
+@torch.inference_mode()
+def _outputs(dit, inputs: fw.Inputs, exact: bool = False) -> list[torch.Tensor]:
+    return list(fw.Step(dit, inputs.to_float() if exact else inputs)())
+
+
+# floor
+
+
+def part_floor(run: Run) -> None:
+    num_rows, blocks = run.inputs().layout.num_rows, run.config.num_layers
+    ops = select.create(run.kernels)
+    repeats = max(3, run.repeats)
+    with _reported(run, "attention"):
+        seconds: dict[str, float] = {}
+        for name in run.backends:
+            with _reported(run, f"attention {name}"), torch.inference_mode():
+                runs = list(fw.attention_runs(run.config, num_rows, run.device, run.dtype, [name], ops))
+                for label, value in fw.chained(runs, run.device, repeats=repeats).items():
+                    seconds[label] = value
+                    run.metric(f"attention_{label}_ms", value * 1e3, "ms")
+            free(run.device)
+        run.kernel_seconds["attention alone"] = seconds
+    products: dict[str, float] = {}
+    for label, fast in (("bf16", None), ("fp8", True), ("fp8 slow accumulation", False)):
+        with _reported(run, f"products {label}"), torch.inference_mode():
+            each = fw.linear_floor(run.config, num_rows, run.device, run.dtype, repeats=repeats, fast=fast)
+            products[label] = sum(each.values())
+            detail = " ".join(f"{name} {value * 1e3:.2f}" for name, value in each.items())
+            flops = sum(2 * num_rows * k * n for k, n in fw.linear_sizes(run.config).values()) / products[label]
+            run.say(f"  products {label}: {detail} ms, {flops / 1e12:.0f} TFLOP/s")
+            run.metric(f"products_{label.replace(' ', '_')}_ms", products[label] * 1e3, "ms")
+        free(run.device)
+    fastest = min((name for name in seconds if name.split("+")[0] in EXACT), key=seconds.__getitem__)
+    run.metric("floor_bf16_s", blocks * (products["bf16"] + seconds[fastest]))
+    run.notes.append(f"floor_bf16_s is with attention {fastest}")
+    fp8 = "fa3-fp8+kernel" if "fa3-fp8+kernel" in seconds else fastest
+    run.metric("floor_fp8_s", blocks * (products["fp8"] + seconds[fp8]))
+    run.notes.append(f"floor_fp8_s is with attention {fp8}, quantising not counted")
+
+
+# ours
+
+
+def part_bf16(run: Run) -> None:
+    with peak(run.device) as load:
+        name = run.best(EXACT)
+        dit = fw.make_dit(run.source, run.device, run.dtype, attend=name, kernels=run.kernels)
+    run.metric("bf16_load_peak_gib", load.gib, "GiB")
+    inputs = run.inputs()
+    with torch.inference_mode():
+        step = fw.Step(dit, inputs)
+    seconds, seen = fw.timed(step, run.device, repeats=run.repeats)
+    run.metric("bf16_s", seconds)
+    run.metric("bf16_peak_gib", seen.gib, "GiB")
+    run.metric("bf16_weights_gib", seen.start / GIB, "GiB")
+    run.notes.append(f"bf16_s is with attention {name}, kernels {run.kernels}")
+    run.outputs["bf16"] = _cpu(_outputs(dit, inputs))
+    run.check("bf16_finite", all(bool(x.isfinite().all()) for x in run.outputs["bf16"]), "outputs are finite")
+    _compare(run, "bf16", seconds, "floor_bf16_s", 1.02)
+    with _reported(run, "bf16 breakdown"):
+        _where(run, "bf16", step)
+    for other in run.backends:
+        if other == name or run.clock.left_s < 4 * seconds + 20:
+            continue
+        with _reported(run, f"bf16 {other}"):
+            dit.attend = registry.create(other, select.create(run.kernels))
+            once, _ = fw.timed(step, run.device, repeats=1)
+            run.metric(f"bf16_{other}_s", once)
+            error = fw.relative(_cpu(_outputs(dit, inputs)), run.outputs["bf16"])
+            run.metric(f"bf16_{other}_rel", error, f"to {name}")
+            if other == "fa3-fp8":
+                run.metric("fp8_attention_rel_err", error, "")
+    dit.attend = registry.create(name, select.create(run.kernels))
+    for label, chunking in MEMORY.items():
+        if run.clock.left_s < 4 * seconds + 20:
+            run.notes.append(f"no time for memory setting {label}")
+            continue
+        with _reported(run, f"bf16 {label}"):
+            dit.use_chunking(chunking(run.config))
+            once, used = fw.timed(step, run.device, repeats=1)
+            run.metric(f"bf16_{label}_s", once)
+            run.metric(f"bf16_{label}_activations_gib", (used.most - used.start) / GIB, "GiB")
+            error = fw.relative(_cpu(_outputs(dit, inputs)), run.outputs["bf16"])
+            run.metric(f"bf16_{label}_rel", error, "to whole")
+    dit.use_chunking(WHOLE)
+
+
+MEMORY: dict[str, Callable[[DiTConfig], Chunking]] = {
+    "mlp8192": lambda c: Chunking(mlp_rows=8192),
+    "mlp8192_heads4": lambda c: Chunking(mlp_rows=8192, head_groups=4),
+}
+
+
+def part_fp8(run: Run) -> None:
+    fastest, exact = run.best(FASTEST), run.best(EXACT)
+    with peak(run.device) as load:
+        dit = fw.make_dit(run.source, run.device, run.dtype, attend=fastest, kernels=run.kernels, quantize=FP8)
+    run.metric("fp8_load_peak_gib", load.gib, "GiB")
+    finished = sum(p.nbytes for p in dit.parameters())
+    block = sum(p.nbytes for p in dit.blocks[0].parameters()) * run.dtype.itemsize
+    if run.on_gpu:
+        good = load.most - load.start <= finished + block + (64 << 20)
+        run.check("fp8_load_is_final_plus_a_block", good, f"{load.gib:.2f} GiB for {finished / GIB:.2f} finished")
+    inputs = run.inputs()
+    with torch.inference_mode():
+        step = fw.Step(dit, inputs)
+    seconds, seen = fw.timed(step, run.device, repeats=run.repeats)
+    run.metric("fp8_s", seconds)
+    run.metric("fp8_peak_gib", seen.gib, "GiB")
+    run.notes.append(f"fp8_s is with attention {fastest}, kernels {run.kernels}")
+    run.outputs["fp8"] = _cpu(_outputs(dit, inputs))
+    run.check("fp8_finite", all(bool(x.isfinite().all()) for x in run.outputs["fp8"]), "outputs are finite")
+    _compare(run, "fp8", seconds, "floor_fp8_s", 1.08)
+    if "bf16" in run.outputs:
+        run.metric("fp8_rel_err", fw.relative(run.outputs["fp8"], run.outputs["bf16"]), "to bf16")
+    with _reported(run, "fp8 breakdown"):
+        _where(run, "fp8", step)
+    if exact != fastest and run.clock.left_s > 3 * seconds + 20:
+        with _reported(run, "fp8 products alone"):
+            dit.attend = registry.create(exact, select.create(run.kernels))
+            once, _ = fw.timed(step, run.device, repeats=1)
+            run.metric("fp8_products_alone_s", once)
+            if "bf16" in run.outputs:
+                error = fw.relative(_cpu(_outputs(dit, inputs)), run.outputs["bf16"])
+                run.metric("fp8_products_rel_err", error, "to bf16")
+
+
+def _compare(run: Run, label: str, seconds: float, floor: str, budget: float) -> None:
+    if floor in run.metrics:
+        ratio = seconds / run.metrics[floor]
+        run.metric(f"{label}_over_floor", ratio, "x")
+        if run.on_gpu:
+            run.check(f"{label}_within_budget_of_floor", ratio <= budget, f"{ratio:.4f} x the floor, budget {budget}")
+
+
+def _where(run: Run, label: str, step: fw.Step) -> None:
+    """The breakdown of a block, by category, beside the floor."""
+    if not run.on_gpu:
+        return
+    blocks = min(4, run.config.num_layers)
+    by_kernel = fw.breakdown(step, blocks)
+    run.kernel_seconds[label] = by_kernel
+    by_category: dict[str, float] = {}
+    for name, value in by_kernel.items():
+        by_category[fw.category(name)] = by_category.get(fw.category(name), 0.0) + value
+    total = sum(by_category.values())
+    run.say(f"  a {label} block, {total * 1e3:.2f} ms of kernels:")
+    for name, value in sorted(by_category.items(), key=lambda item: -item[1]):
+        run.say(f"    {name:<34} {value * 1e3:8.3f} ms {value / total:6.1%}")
+        run.metrics[f"{label}_block_{name}_ms"] = value * 1e3
+    for name, value in list(by_kernel.items())[:14]:
+        run.say(f"      {value * 1e3:8.3f} ms  {name[:110]}")
+
+
+def _cpu(tensors) -> list[torch.Tensor]:
+    return [x.float().cpu() for x in tensors]
+
+
+# the peer
+
+
+def diffusers_dit(source: RandomDiT, device: torch.device):
+    """Diffusers' model over the same weights, AdaLN projections included; nothing passes through the host."""
+    from diffusers import MiniMaxH3Transformer3DModel
+
+    with torch.device("meta"):
+        model = MiniMaxH3Transformer3DModel(**_fields(source.config))
+    for name, spec in source.specs.items():
+        parts = keys.split(spec, source.tensor(name), Layout.PORT, source.config)
+        assign(model, dict(zip(keys.file_keys(name, Layout.PORT), parts, strict=True)))
+    model.rope.inv_freq = inverse_frequencies(source.config.rope_freq_dim, source.config.rope_theta).to(device)
+    left = [name for name, tensor in (*model.named_parameters(), *model.named_buffers()) if tensor.is_meta]
+    assert not left, left
+    return model.eval().requires_grad_(False)
+
+
+def _diffusers_step(model, inputs: fw.Inputs) -> Callable[[], list[torch.Tensor]]:
+    layout, device = inputs.layout, inputs.video.device
+    timestep, indices = layout.row_timesteps(inputs.t_video, inputs.t_audio)
+    arguments = {
+        "hidden_states": inputs.video[None],
+        "audio_hidden_states": inputs.audio[None],
+        "encoder_hidden_states": inputs.text[None],
+        "timestep": timestep.to(device),
+        "timestep_indices": indices.to(device),
+        "token_tags": layout.tags.long().to(device),
+        "position_ids": layout.positions.to(device),
+        "video_indices": layout.video_indices.to(device),
+        "audio_indices": layout.audio_indices.to(device),
+        "text_indices": layout.text_indices.to(device),
+    }
+
+    def step() -> list[torch.Tensor]:
+        out = model(**arguments)
+        return [out.sample[0], out.audio_sample[0]]
+
+    return step
+
+
+@torch.inference_mode()
+def _diffusers_outputs(model, inputs: fw.Inputs) -> list[torch.Tensor]:
+    return _diffusers_step(model, inputs)()
+
+
+def part_diffusers(run: Run) -> None:
+    _peer(run, "eager", lambda model: None, run.repeats)
+
+
+def part_compiled(run: Run) -> None:
+    def prepare(model) -> None:
+        if run.on_gpu:
+            model.set_attention_backend("_native_cudnn")
+        model.compile_repeated_blocks(fullgraph=True)
+
+    _peer(run, "compiled", prepare, run.repeats)
+
+
+def _peer(run: Run, label: str, prepare: Callable[[object], None], repeats: int) -> None:
+    model = diffusers_dit(run.source, run.device)
+    prepare(model)
+    step = _diffusers_step(model, run.inputs())
+    with torch.no_grad():  # inference tensors would be guarded on by the compiler
+        outputs = _cpu(step())
+        if run.clock.left_s < (repeats + 1) * 16 and run.on_gpu:
+            repeats = 1
+        seconds = median_of(step, run.device, repeats=repeats, warmups=0)
+        with peak(run.device) as seen:
+            if label == "eager":
+                step()
+    run.metric(f"diffusers_{label}_s", seconds, peer=True)
+    if label == "eager":
+        run.metric("diffusers_peak_gib", seen.gib, "GiB", peer=True)
+    if "bf16" in run.outputs:
+        error = fw.relative(run.outputs["bf16"], outputs)
+        run.metric(f"bf16_to_diffusers_{label}_rel", error, "")
+        run.check(f"full_size_agrees_with_diffusers_{label}", error <= 0.05, f"{error:.2e} over every row")
+    if "bf16_s" in run.metrics:
+        run.metric(f"speedup_over_diffusers_{label}", seconds / run.metrics["bf16_s"], "x")
+
+
+# the run
+
+
+class _reported:
+    """A part, or a part of one: what it raises is printed and noted, and the rest goes on."""
+
+    def __init__(self, run: Run, name: str) -> None:
+        self.run, self.name = run, name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind, error, trace) -> bool:
+        if error is None or not isinstance(error, Exception):
+            return False
+        where = "".join(traceback.format_exception(kind, error, trace)[-3:])
+        self.run.notes.append(f"{self.name} failed: {type(error).__name__}: {str(error)[:300]}")
+        self.run.say(f"  FAILED {self.name}\n{where}")
+        return True
+
+
+def write(run: Run) -> None:
+    metrics = {k: v for k, v in run.metrics.items() if math.isfinite(v)}
+    layout = run.inputs().layout
+    shape = {
+        "rows": layout.num_rows,
+        "text": layout.num_text,
+        "audio": layout.num_audio_rows,
+        "video": layout.num_video_rows,
+        "blocks": run.config.num_layers,
+        "dtype": str(run.dtype).removeprefix("torch."),
+        "kernels": run.kernels,
+        "backends": run.backends,
+        "repeats": run.repeats,
+        "notes": run.notes,
+    }
+    device = torch.cuda.get_device_name(run.device).lower().replace(" ", "-") if run.on_gpu else "cpu"
+    path = write_result(
+        "dit_forward", device, shape=shape, metrics=metrics, peer=run.peer, checks=run.checks, folder=run.out
+    )
+    details = {"kernel_seconds": run.kernel_seconds, "all_metrics": run.metrics}
+    path.with_suffix(".details.json").write_text(json.dumps(details, indent=1) + "\n")
+
+
+def backends_here(device: torch.device, dtype: torch.dtype, wanted: str | None) -> tuple[list[str], list[str]]:
+    """Backends that can run, and why the others cannot."""
+    machine = registry.Machine.of(device, dtype)
+    names = list(registry.ATTENTION) if wanted is None else wanted.split(",")
+    missing = {name: registry.why_not(name, machine) for name in names}
+    return [n for n, why in missing.items() if why is None], [f"{n}: {why}" for n, why in missing.items() if why]
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", default=",".join(PARTS), help="comma-separated; default all")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes; implied without a GPU")
+    parser.add_argument("--shape", choices=("full", "small"), default="full")
+    parser.add_argument("--layers", type=int, help="blocks of the model; 50 when absent")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--kernels", default="auto", help="auto, triton or reference")
+    parser.add_argument("--attention", help="comma-separated backends; default every one that is there, but flex")
+    parser.add_argument("--limit-s", type=float, default=540.0, help="parts that no longer fit are left out")
+    parser.add_argument("--out", type=Path, default=None, help="folder of the JSON; default bench/results")
+    arguments = parser.parse_args(argv)
+    unknown = set(arguments.parts.split(",")) - set(PARTS)
+    if unknown:
+        parser.error(f"unknown parts {', '.join(sorted(unknown))}; known: {', '.join(PARTS)}")
+    return arguments
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = parse(argv)
+    device = torch.device(arguments.device)
+    smoke = arguments.smoke or device.type == "cpu"
+    dtype = torch.bfloat16
+    config = fw.TINY if smoke else fw.RELEASED
+    if arguments.layers:
+        config = DiTConfig(**{**_fields(config), "num_layers": arguments.layers})
+    shape = fw.SMOKE if smoke else {"full": fw.FULL, "small": fw.SMALL}[arguments.shape]
+    kernels = select.automatic(device) if arguments.kernels == "auto" else arguments.kernels
+    backends, missing = backends_here(device, dtype, arguments.attention)
+    if arguments.attention is None:
+        # Its dense form is a compiled kernel for a mask that one document does not need.
+        backends = [name for name in backends if name != "flex"]
+    from bench.report import RESULTS
+
+    run = Run(
+        device=device,
+        dtype=dtype,
+        config=config,
+        shape=shape,
+        repeats=1 if smoke else arguments.repeats,
+        kernels=kernels,
+        backends=backends,
+        out=arguments.out or RESULTS,
+        clock=Clock(arguments.limit_s),
+        notes=[f"not here: {why}" for why in missing],
+    )
+    name = torch.cuda.get_device_name(device) if run.on_gpu else "cpu"
+    run.say(f"{name}, torch {torch.__version__}, {run.config.num_layers} blocks, kernels {kernels}, {backends}")
+    for why in missing:
+        run.say(f"  not here: {why}")
+    if run.on_gpu:
+        torch.backends.cuda.matmul.allow_tf32 = False
+    parts = arguments.parts.split(",")
+    for part in [p for p in PARTS if p in parts]:
+        if run.on_gpu and not smoke and run.clock.left_s < NEEDS_S[part]:
+            run.say(f"{part}: left out, {run.clock.left_s:.0f} s are left and it needs about {NEEDS_S[part]}")
+            run.notes.append(f"{part}: no time left")
+            continue
+        run.say(f"{part}:")
+        with _reported(run, part):
+            globals()[f"part_{part}"](run)
+        free(run.device)
+        write(run)
+    _summary(run)
+    return 0 if all(run.checks.values()) else 1
+
+
+def _summary(run: Run) -> None:
+    print("\nsummary")
+    for name in ("bf16_s", "floor_bf16_s", "bf16_over_floor", "fp8_s", "floor_fp8_s", "fp8_over_floor"):
+        if name in run.metrics:
+            print(f"  {name:<34} {run.metrics[name]:12.6g}")
+    for name in ("bf16_peak_gib", "fp8_peak_gib", "fp8_rel_err", "fp8_products_rel_err", "fp8_attention_rel_err"):
+        if name in run.metrics:
+            print(f"  {name:<34} {run.metrics[name]:12.6g}")
+    for name, value in run.peer.items():
+        print(f"  {name:<34} {value:12.6g}")
+    bad = [name for name, good in run.checks.items() if not good]
+    print(f"  checks: {len(run.checks) - len(bad)} ok" + (f", NOT OK: {', '.join(bad)}" if bad else ""))
+    for note in run.notes:
+        print(f"  note: {note}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""Times and peaks on a device, and a clock that a run must not outlast."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+
+GIB = 2**30
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def seconds_of(run: Callable[[], object], device: torch.device, *, repeats: int, warmups: int = 1) -> list[float]:
+    """Seconds of each of ``repeats`` runs, by device events on a GPU."""
+    for _ in range(warmups):
+        run()
+    synchronize(device)
+    if device.type != "cuda":
+        seconds = []
+        for _ in range(repeats):
+            began = time.perf_counter()
+            run()
+            seconds.append(time.perf_counter() - began)
+        return seconds
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
+    marks[0].record()
+    for mark in marks[1:]:
+        run()
+        mark.record()
+    synchronize(device)
+    return [a.elapsed_time(b) / 1e3 for a, b in zip(marks, marks[1:], strict=False)]
+
+
+def median_of(run: Callable[[], object], device: torch.device, *, repeats: int, warmups: int = 1) -> float:
+    return statistics.median(seconds_of(run, device, repeats=repeats, warmups=warmups))
+
+
+@dataclass
+class Peak:
+    """Bytes of the device's allocator: at the start, and the most while the block ran."""
+
+    start: int = 0
+    most: int = 0
+
+    @property
+    def gib(self) -> float:
+        return self.most / GIB
+
+
+@contextmanager
+def peak(device: torch.device) -> Iterator[Peak]:
+    """The allocator's peak inside the block; zeros on a CPU."""
+    seen = Peak()
+    if device.type == "cuda":
+        free(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        seen.start = torch.cuda.memory_allocated(device)
+    yield seen
+    if device.type == "cuda":
+        synchronize(device)
+        seen.most = torch.cuda.max_memory_allocated(device)
+
+
+def free(device: torch.device) -> None:
+    """Gives what nobody holds back to the device."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()
+
+
+@dataclass
+class Clock:
+    """Seconds that are left of a run that must end by itself."""
+
+    limit_s: float
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def spent_s(self) -> float:
+        return time.monotonic() - self.began
+
+    @property
+    def left_s(self) -> float:
+        return self.limit_s - self.spent_s
