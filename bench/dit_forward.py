@@ -16,6 +16,7 @@ go on. Writes <out>/dit_forward-<device>.json after every part.
     fp8        ours: load peak, time, peak, error of products alone and of both, where the time goes
     diffusers  eager, its default attention
     compiled   diffusers with compiled blocks and cuDNN attention
+    small      1, 2 and 4 requests of 672x384 x 124 frames in one forward; what the host needs to launch one
 """
 
 from __future__ import annotations
@@ -46,9 +47,18 @@ from talkies.model.rope import inverse_frequencies
 from talkies.model.weights import assign
 from talkies.placement.quantize import QuantizeConfig
 
-PARTS = ("kernels", "checks", "floor", "bf16", "fp8", "diffusers", "compiled")
+PARTS = ("kernels", "checks", "floor", "bf16", "fp8", "diffusers", "compiled", "small")
 # Seconds that a part needs on an H200 with all its repeats; one that does not fit any more is left out by name.
-NEEDS_S = {"kernels": 10, "checks": 30, "floor": 25, "bf16": 60, "fp8": 50, "diffusers": 70, "compiled": 130}
+NEEDS_S = {
+    "kernels": 10,
+    "checks": 30,
+    "floor": 25,
+    "bf16": 50,
+    "fp8": 35,
+    "diffusers": 65,
+    "compiled": 100,
+    "small": 20,
+}
 FP8 = QuantizeConfig(method="fp8")
 EXACT, FASTEST = ("fa3", "cudnn", "sdpa"), ("fa3-fp8", "fa3", "cudnn", "sdpa")
 
@@ -192,22 +202,24 @@ def part_floor(run: Run) -> None:
                     run.metric(f"attention_{label}_ms", value * 1e3, "ms")
             free(run.device)
         run.kernel_seconds["attention alone"] = seconds
-    products: dict[str, float] = {}
-    for label, fast in (("bf16", None), ("fp8", True), ("fp8 slow accumulation", False)):
+    exact = min((name for name in seconds if name.split("+")[0] in EXACT), key=seconds.__getitem__)
+    fp8 = "fa3-fp8+kernel" if "fa3-fp8+kernel" in seconds else exact
+    flops = sum(2 * num_rows * k * n for k, n in fw.linear_sizes(run.config).values())
+    for label, fast, name in (("bf16", None, exact), ("fp8", True, fp8), ("fp8_slow", False, fp8)):
         with _reported(run, f"products {label}"), torch.inference_mode():
-            each = fw.linear_floor(run.config, num_rows, run.device, run.dtype, repeats=repeats, fast=fast)
-            products[label] = sum(each.values())
-            detail = " ".join(f"{name} {value * 1e3:.2f}" for name, value in each.items())
-            flops = sum(2 * num_rows * k * n for k, n in fw.linear_sizes(run.config).values()) / products[label]
-            run.say(f"  products {label}: {detail} ms, {flops / 1e12:.0f} TFLOP/s")
-            run.metric(f"products_{label.replace(' ', '_')}_ms", products[label] * 1e3, "ms")
+            backend = name.split("+")[0]
+            runs = fw.attention_runs(run.config, num_rows, run.device, run.dtype, [backend], ops)
+            each = fw.block_floor(
+                run.config, num_rows, run.device, run.dtype, repeats=repeats, fast=fast, attend=dict(runs)[name]
+            )
+            products = sum(value for key, value in each.items() if key != "attention")
+            detail = " ".join(f"{key} {value * 1e3:.2f}" for key, value in each.items())
+            run.say(f"  a block's {label}: {detail} ms, products {flops / products / 1e12:.0f} TFLOP/s")
+            run.metric(f"products_{label}_ms", products * 1e3, "ms")
+            run.metric(f"floor_{label}_s", blocks * sum(each.values()))
+            run.notes.append(f"floor_{label}_s is with attention {name}, quantising not counted")
+            runs = each = None
         free(run.device)
-    fastest = min((name for name in seconds if name.split("+")[0] in EXACT), key=seconds.__getitem__)
-    run.metric("floor_bf16_s", blocks * (products["bf16"] + seconds[fastest]))
-    run.notes.append(f"floor_bf16_s is with attention {fastest}")
-    fp8 = "fa3-fp8+kernel" if "fa3-fp8+kernel" in seconds else fastest
-    run.metric("floor_fp8_s", blocks * (products["fp8"] + seconds[fp8]))
-    run.notes.append(f"floor_fp8_s is with attention {fp8}, quantising not counted")
 
 
 # ours
@@ -218,41 +230,44 @@ def part_bf16(run: Run) -> None:
         name = run.best(EXACT)
         dit = fw.make_dit(run.source, run.device, run.dtype, attend=name, kernels=run.kernels)
     run.metric("bf16_load_peak_gib", load.gib, "GiB")
-    inputs = run.inputs()
     with torch.inference_mode():
-        step = fw.Step(dit, inputs)
-    seconds, seen = fw.timed(step, run.device, repeats=run.repeats)
+        step = fw.Step(dit, run.inputs())
+    found = fw.measured(step, run.device, repeats=run.repeats)
+    seconds = found.seconds
     run.metric("bf16_s", seconds)
-    run.metric("bf16_peak_gib", seen.gib, "GiB")
-    run.metric("bf16_weights_gib", seen.start / GIB, "GiB")
+    run.metric("bf16_peak_gib", found.peak.gib, "GiB")
+    run.metric("bf16_weights_gib", found.peak.start / GIB, "GiB")
     run.notes.append(f"bf16_s is with attention {name}, kernels {run.kernels}")
-    run.outputs["bf16"] = _cpu(_outputs(dit, inputs))
+    run.outputs["bf16"] = found.outputs
     run.check("bf16_finite", all(bool(x.isfinite().all()) for x in run.outputs["bf16"]), "outputs are finite")
     _compare(run, "bf16", seconds, "floor_bf16_s", 1.02)
     with _reported(run, "bf16 breakdown"):
         _where(run, "bf16", step)
     for other in run.backends:
-        if other == name or run.clock.left_s < 4 * seconds + 20:
+        if other == name:
+            continue
+        if run.clock.left_s < 2 * seconds + 20 and run.on_gpu:
+            run.notes.append(f"no time for attention {other}")
             continue
         with _reported(run, f"bf16 {other}"):
             dit.attend = registry.create(other, select.create(run.kernels))
-            once, _ = fw.timed(step, run.device, repeats=1)
-            run.metric(f"bf16_{other}_s", once)
-            error = fw.relative(_cpu(_outputs(dit, inputs)), run.outputs["bf16"])
+            found = fw.measured(step, run.device, repeats=1)
+            run.metric(f"bf16_{other}_s", found.seconds)
+            error = fw.relative(found.outputs, run.outputs["bf16"])
             run.metric(f"bf16_{other}_rel", error, f"to {name}")
             if other == "fa3-fp8":
                 run.metric("fp8_attention_rel_err", error, "")
     dit.attend = registry.create(name, select.create(run.kernels))
     for label, chunking in MEMORY.items():
-        if run.clock.left_s < 4 * seconds + 20:
+        if run.clock.left_s < 2 * seconds + 20 and run.on_gpu:
             run.notes.append(f"no time for memory setting {label}")
             continue
         with _reported(run, f"bf16 {label}"):
             dit.use_chunking(chunking(run.config))
-            once, used = fw.timed(step, run.device, repeats=1)
-            run.metric(f"bf16_{label}_s", once)
-            run.metric(f"bf16_{label}_activations_gib", (used.most - used.start) / GIB, "GiB")
-            error = fw.relative(_cpu(_outputs(dit, inputs)), run.outputs["bf16"])
+            found = fw.measured(step, run.device, repeats=1)
+            run.metric(f"bf16_{label}_s", found.seconds)
+            run.metric(f"bf16_{label}_activations_gib", (found.peak.most - found.peak.start) / GIB, "GiB")
+            error = fw.relative(found.outputs, run.outputs["bf16"])
             run.metric(f"bf16_{label}_rel", error, "to whole")
     dit.use_chunking(WHOLE)
 
@@ -261,6 +276,29 @@ MEMORY: dict[str, Callable[[DiTConfig], Chunking]] = {
     "mlp8192": lambda c: Chunking(mlp_rows=8192),
     "mlp8192_heads4": lambda c: Chunking(mlp_rows=8192, head_groups=4),
 }
+
+
+def part_small(run: Run) -> None:
+    """Four small requests in one forward against one by one, and what the host needs to launch a forward."""
+    source = run.source
+    dit = fw.make_dit(source, run.device, run.dtype, attend=run.best(EXACT), kernels=run.kernels)
+    shape = run.shape if run.config is fw.TINY else fw.SMALL
+    seconds, outputs = {}, {}
+    for count in (1, 2, 4):
+        inputs = fw.make_inputs(source, [shape] * count, run.device, run.dtype)
+        with torch.inference_mode():
+            step = fw.Step(dit, inputs)
+        found = fw.measured(step, run.device, repeats=run.repeats)
+        seconds[count], outputs[count] = found.seconds, found.outputs
+        run.metric(f"small_{count}_s", found.seconds)
+        run.metric(f"small_{count}_rows_per_s", inputs.layout.num_rows / found.seconds, "rows/s")
+        run.metric(f"small_{count}_host_ms", fw.host_seconds(step, run.device) * 1e3, "ms")
+    run.metric("small_4_throughput_gain", 4 * seconds[1] / seconds[4], "x")
+    tiny = fw.make_inputs(source, [fw.CHECKS[0]], run.device, run.dtype)
+    with torch.inference_mode():
+        step = fw.Step(dit, tiny)
+    run.metric("tiny_forward_ms", fw.measured(step, run.device, repeats=3).seconds * 1e3, "ms")
+    run.metric("tiny_host_ms", fw.host_seconds(step, run.device) * 1e3, "ms")
 
 
 def part_fp8(run: Run) -> None:
@@ -273,27 +311,27 @@ def part_fp8(run: Run) -> None:
     if run.on_gpu:
         good = load.most - load.start <= finished + block + (64 << 20)
         run.check("fp8_load_is_final_plus_a_block", good, f"{load.gib:.2f} GiB for {finished / GIB:.2f} finished")
-    inputs = run.inputs()
     with torch.inference_mode():
-        step = fw.Step(dit, inputs)
-    seconds, seen = fw.timed(step, run.device, repeats=run.repeats)
+        step = fw.Step(dit, run.inputs())
+    found = fw.measured(step, run.device, repeats=run.repeats)
+    seconds = found.seconds
     run.metric("fp8_s", seconds)
-    run.metric("fp8_peak_gib", seen.gib, "GiB")
+    run.metric("fp8_peak_gib", found.peak.gib, "GiB")
     run.notes.append(f"fp8_s is with attention {fastest}, kernels {run.kernels}")
-    run.outputs["fp8"] = _cpu(_outputs(dit, inputs))
+    run.outputs["fp8"] = found.outputs
     run.check("fp8_finite", all(bool(x.isfinite().all()) for x in run.outputs["fp8"]), "outputs are finite")
     _compare(run, "fp8", seconds, "floor_fp8_s", 1.08)
     if "bf16" in run.outputs:
         run.metric("fp8_rel_err", fw.relative(run.outputs["fp8"], run.outputs["bf16"]), "to bf16")
     with _reported(run, "fp8 breakdown"):
         _where(run, "fp8", step)
-    if exact != fastest and run.clock.left_s > 3 * seconds + 20:
+    if exact != fastest and run.clock.left_s > 2 * seconds + 20:
         with _reported(run, "fp8 products alone"):
             dit.attend = registry.create(exact, select.create(run.kernels))
-            once, _ = fw.timed(step, run.device, repeats=1)
-            run.metric("fp8_products_alone_s", once)
+            found = fw.measured(step, run.device, repeats=1)
+            run.metric("fp8_products_alone_s", found.seconds)
             if "bf16" in run.outputs:
-                error = fw.relative(_cpu(_outputs(dit, inputs)), run.outputs["bf16"])
+                error = fw.relative(found.outputs, run.outputs["bf16"])
                 run.metric("fp8_products_rel_err", error, "to bf16")
 
 
@@ -395,10 +433,8 @@ def _peer(run: Run, label: str, prepare: Callable[[object], None], repeats: int)
         outputs = _cpu(step())
         if run.clock.left_s < (repeats + 1) * 16 and run.on_gpu:
             repeats = 1
-        seconds = median_of(step, run.device, repeats=repeats, warmups=0)
         with peak(run.device) as seen:
-            if label == "eager":
-                step()
+            seconds = median_of(step, run.device, repeats=repeats, warmups=0)
     run.metric(f"diffusers_{label}_s", seconds, peer=True)
     if label == "eager":
         run.metric("diffusers_peak_gib", seen.gib, "GiB", peer=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -129,6 +130,11 @@ class Step:
         self.view: RowView = dit.view(inputs.layout)
         self.refined = dit.refine_text(inputs.text, inputs.layout.text_documents)
 
+    def warm_up(self) -> None:
+        """One block and what surrounds the blocks: kernels compile, plans are made, memory is there."""
+        x_SD = self.dit.run_blocks(self.embed(), self.view, self.inputs.modulation, 0, 1)
+        self.dit.project(x_SD, self.inputs.layout, self.inputs.modulation)
+
     def embed(self) -> Tensor:
         return self.dit.embed(self.inputs.video, self.inputs.audio, self.refined, self.inputs.layout)
 
@@ -154,13 +160,39 @@ def make_dit(
     return build_dit(source, attend=backend, text_attend=exact, ops=ops, adaln=False, place=place)
 
 
-def timed(step: Step, device: torch.device, *, repeats: int) -> tuple[float, Peak]:
-    """Median seconds of a step and the peak of the last of them."""
-    with torch.inference_mode():
-        seconds = median_of(step, device, repeats=repeats)
-        with peak(device) as seen:
-            step()
-    return seconds, seen
+@dataclass(frozen=True)
+class Measured:
+    """Median seconds of a step, its device peak, and the outputs of the last run as float32 on the CPU."""
+
+    seconds: float
+    peak: Peak
+    outputs: list[Tensor]
+
+
+@torch.inference_mode()
+def measured(step: Step, device: torch.device, *, repeats: int) -> Measured:
+    step.warm_up()
+    outputs: list[tuple[Tensor, Tensor]] = []
+
+    def once() -> None:
+        outputs[:] = [step()]
+
+    with peak(device) as seen:
+        seconds = median_of(once, device, repeats=repeats, warmups=0)
+    return Measured(seconds, seen, [x.float().cpu() for x in outputs[0]])
+
+
+@torch.inference_mode()
+def host_seconds(step: Step, device: torch.device, *, repeats: int = 5) -> float:
+    """What the host needs to launch one step, the device being busy with it or not."""
+    step.warm_up()
+    seconds = []
+    for _ in range(repeats):
+        synchronize(device)
+        began = time.perf_counter()
+        step()
+        seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds)
 
 
 def relative(got: Sequence[Tensor], want: Sequence[Tensor]) -> float:
@@ -182,12 +214,20 @@ def linear_sizes(config: DiTConfig) -> dict[str, tuple[int, int]]:
     return {"qkv": (d, 3 * inner), "out": (inner, d), "up": (d, 2 * ffn), "down": (ffn, d)}
 
 
-def linear_floor(
-    config: DiTConfig, num_rows: int, device: torch.device, dtype: torch.dtype, *, repeats: int, fast: bool | None
+def block_floor(
+    config: DiTConfig,
+    num_rows: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    repeats: int,
+    fast: bool | None,
+    attend: Callable[[], object] | None = None,
 ) -> dict[str, float]:
-    """Median seconds of each product of a block on random data, taken in the order of a block.
+    """Median seconds of each product of a block, and of ``attend`` between them, on random data.
 
-    ``fast`` ``None``: in ``dtype``. Otherwise in e4m3 with that accumulation; operands are quantised beforehand.
+    One after another as in a block: a card that works without a break clocks lower than for one kernel. ``fast``
+    ``None``: in ``dtype``. Otherwise in e4m3 with that accumulation; operands are quantised beforehand.
     """
     runs: list[tuple[str, Callable[[], object]]] = []
     ops = select.create(select.automatic(device))
@@ -200,6 +240,8 @@ def linear_floor(
             rows, columns = ops.quantize_rows(x), ops.quantize_rows(weight)
             runs.append((name, _scaled(rows, columns, fast)))
             del x, weight
+    if attend is not None:
+        runs.insert(1, ("attention", attend))
     return chained(runs, device, repeats=repeats)
 
 
@@ -268,7 +310,6 @@ def _fp8_kernel(attend: attention.Trimmed, q: Tensor, k: Tensor, v: Tensor, ops:
     kernel = flash3.Flash3(flash3.load())
     scales = {"q_descale": x.q_descale_BN, "k_descale": x.k_descale_BN, "v_descale": x.v_descale_BN}
     return lambda: kernel(x.q_SNH, x.k_SNH, x.v_SNH, None, **scales)
-
 
 
 # Where the time of a forward goes.

@@ -37,26 +37,33 @@ def copy_rate(device: torch.device, num_bytes: int = 1 << 30, repeats: int = 10)
     return 2 * num_bytes / median_of(lambda: target.copy_(source), device, repeats=repeats)
 
 
-def op_runs(
-    config: DiTConfig, num_rows: int, device: torch.device, dtype: torch.dtype, ops: Ops
-) -> Iterator[tuple[str, int, Callable[[], object]]]:
-    """``(name, bytes, run)`` of each op of a block, with rows of three modulation entries."""
-    d, f = config.hidden_size, config.ffn_dim
-    heads, head_dim, angles = config.num_attention_heads, config.attention_head_dim, config.num_angles
-    wide, narrow = dtype.itemsize, E4M3.itemsize
-    cut = num_rows // 7
+Run = tuple[str, int, Callable[[], object]]
+
+
+def op_runs(config: DiTConfig, num_rows: int, device: torch.device, dtype: torch.dtype, ops: Ops) -> Iterator[Run]:
+    """``(name, bytes, run)`` of each op of a block. Run each before the next is asked for: its tensors go then."""
+
+    def randn(*shape: int) -> Tensor:
+        return torch.randn(*shape, device=device, dtype=dtype)
+
+    yield from _stream_ops(config, num_rows, randn, ops)
+    yield from _feed_forward_ops(config, num_rows, randn, ops)
+    yield from _head_ops(config, num_rows, randn, ops)
+
+
+def _stream_ops(config: DiTConfig, num_rows: int, randn: Callable[..., Tensor], ops: Ops) -> Iterator[Run]:
+    """Norms and residual sums, with rows of three modulation entries."""
+    d, cut = config.hidden_size, num_rows // 7
     runs = RowRuns.of([(cut, 1), (cut, 0), (num_rows - 2 * cut, 2)])
-    params = torch.randn(3, 6, d, device=device, dtype=dtype)
-    weight = torch.randn(d, device=device, dtype=dtype)
-    x, branch = (torch.randn(num_rows, d, device=device, dtype=dtype) for _ in range(2))
-    shift, scale, gate = params[:, 0], params[:, 1], params[:, 2] * 0.01
-    row = num_rows * d
+    params, weight, x, branch = randn(3, 6, d), randn(d), randn(num_rows, d), randn(num_rows, d)
+    shift, scale, gate = params[:, 0], params[:, 1], params[:, 2]
+    row, wide, narrow = num_rows * d, x.dtype.itemsize, E4M3.itemsize
 
     def norm(out: torch.dtype | None) -> Callable[[], object]:
         return lambda: ops.rms_modulate(x, weight, shift, scale, runs, eps=1e-5, dtype=out)
 
     def gate_norm(out: torch.dtype | None) -> Callable[[], object]:
-        return lambda: ops.gate_residual_norm(x, branch, params[:, 2], weight, shift, scale, runs, eps=1e-5, dtype=out)
+        return lambda: ops.gate_residual_norm(x, branch, gate, weight, shift, scale, runs, eps=1e-5, dtype=out)
 
     yield "rms_modulate", 2 * row * wide, norm(None)
     yield "rms_modulate+fp8", row * (wide + narrow), norm(E4M3)
@@ -64,26 +71,28 @@ def op_runs(
     yield "gate_residual_norm", 4 * row * wide, gate_norm(None)
     yield "gate_residual_norm+fp8", row * (3 * wide + narrow), gate_norm(E4M3)
     yield "gate_residual", 3 * row * wide, lambda: ops.gate_residual(x, branch, gate, runs)
-    del branch
-    up = torch.randn(num_rows, 2 * f, device=device, dtype=dtype)
-    yield "swiglu", 3 * num_rows * f * wide, lambda: ops.swiglu(up)
-    yield "swiglu+fp8", num_rows * f * (2 * wide + narrow), lambda: ops.swiglu(up, dtype=E4M3)
-    del up
-    qkv = torch.randn(num_rows, 3, heads, head_dim, device=device, dtype=dtype)
-    norms = torch.randn(2, head_dim, device=device, dtype=dtype)
-    theta = torch.randn(num_rows, angles, device=device)
-    cos, sin = theta.cos().to(dtype), theta.sin().to(dtype)
-    one = num_rows * heads * head_dim
+
+
+def _feed_forward_ops(config: DiTConfig, num_rows: int, randn: Callable[..., Tensor], ops: Ops) -> Iterator[Run]:
+    inner = num_rows * config.ffn_dim
+    up = randn(num_rows, 2 * config.ffn_dim)
+    wide, narrow = up.dtype.itemsize, E4M3.itemsize
+    yield "swiglu", 3 * inner * wide, lambda: ops.swiglu(up)
+    yield "swiglu+fp8", inner * (2 * wide + narrow), lambda: ops.swiglu(up, dtype=E4M3)
+
+
+def _head_ops(config: DiTConfig, num_rows: int, randn: Callable[..., Tensor], ops: Ops) -> Iterator[Run]:
+    heads, head_dim = config.num_attention_heads, config.attention_head_dim
+    qkv, norms, theta = randn(num_rows, 3, heads, head_dim), randn(2, head_dim), randn(num_rows, config.num_angles)
+    cos, sin = theta.float().cos().to(theta.dtype), theta.float().sin().to(theta.dtype)
+    one, wide, narrow = num_rows * config.inner_dim, qkv.dtype.itemsize, E4M3.itemsize
     yield "qk_norm_rope", 4 * one * wide, lambda: ops.qk_norm_rope(qkv, norms[0], norms[1], cos, sin, eps=1e-5)
-    out: Tensor = qkv[:, 0].flatten(1)
+    out = qkv[:, 0].flatten(1)
     yield "quantize_rows (attention output)", one * (wide + narrow), lambda: ops.quantize_rows(out)
-    scales = torch.full((1, heads), 0.01, device=device)
-    offset = torch.zeros(1, heads, head_dim, device=device)
-    yield (
-        "quantize_heads (keys)",
-        one * (wide + narrow),
-        lambda: ops.quantize_heads(qkv[:, 1], scales, offset, None),
-    )
+    scales = torch.full((1, heads), 0.01, device=qkv.device)
+    offset = torch.zeros(1, heads, head_dim, device=qkv.device)
+    keys = qkv[:, 1]
+    yield "quantize_heads (keys)", one * (wide + narrow), lambda: ops.quantize_heads(keys, scales, offset, None)
 
 
 def time_ops(

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import torch
 
@@ -37,7 +38,7 @@ def seconds_of(run: Callable[[], object], device: torch.device, *, repeats: int,
         run()
         mark.record()
     synchronize(device)
-    return [a.elapsed_time(b) / 1e3 for a, b in zip(marks, marks[1:], strict=False)]
+    return [a.elapsed_time(b) / 1e3 for a, b in pairwise(marks)]
 
 
 def median_of(run: Callable[[], object], device: torch.device, *, repeats: int, warmups: int = 1) -> float:

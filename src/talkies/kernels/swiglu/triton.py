@@ -15,7 +15,9 @@ TILE = 4096
 
 
 @triton.jit
-def swiglu_kernel(up_ptr, out_ptr, out_scale_ptr, up_stride, out_stride, num_inner, FP8: tl.constexpr, BLOCK: tl.constexpr):
+def swiglu_kernel(
+    up_ptr, out_ptr, out_scale_ptr, up_stride, out_stride, num_inner, FP8: tl.constexpr, BLOCK: tl.constexpr
+):
     row = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = c < num_inner
