@@ -282,7 +282,7 @@ def part_small(run: Run) -> None:
     """Four small requests in one forward against one by one, and what the host needs to launch a forward."""
     source = run.source
     dit = fw.make_dit(source, run.device, run.dtype, attend=run.best(EXACT), kernels=run.kernels)
-    shape = run.shape if run.config is fw.TINY else fw.SMALL
+    shape = run.shape if run.shape is fw.SMOKE else fw.SMALL
     seconds, outputs = {}, {}
     for count in (1, 2, 4):
         inputs = fw.make_inputs(source, [shape] * count, run.device, run.dtype)

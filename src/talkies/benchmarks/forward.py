@@ -342,9 +342,7 @@ def breakdown(step: Step, num_blocks: int) -> dict[str, float]:
 def category(kernel: str) -> str:
     """``attention``, ``matmul``, the name of one of our kernels, or ``other``."""
     lowered = kernel.lower()
-    if lowered.endswith("_kernel") and " " not in kernel and "::" not in kernel:
-        return kernel
     for name, words in CATEGORIES:
         if any(word in lowered for word in words):
             return name
-    return "other"
+    return kernel if lowered.endswith("_kernel") and " " not in kernel and "::" not in kernel else "other"
