@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from talkies.cli import convert, doctor, generate, inspect, jobs, serve
+from talkies.cli import bench, convert, doctor, generate, inspect, jobs, serve
 
 app = typer.Typer(
     name="talkies",
@@ -20,6 +20,7 @@ app.command("convert")(convert.convert)
 app.command("doctor")(doctor.doctor)
 app.command("serve", context_settings=serve.CONTEXT)(serve.serve)
 app.add_typer(jobs.app, name="jobs")
+app.add_typer(bench.app, name="bench")
 
 
 def _version(value: bool) -> None:

@@ -43,6 +43,8 @@ def generate(
     device: str = typer.Option("auto", envvar="TALKIES_DEVICE", help="auto, cpu, cuda or cuda:N."),
     dtype: str = typer.Option("auto", envvar="TALKIES_DTYPE", help="auto, float32 or bfloat16."),
     attention: str = typer.Option("auto", envvar="TALKIES_ATTENTION", help="Attention backend."),
+    kernels: str = typer.Option("auto", envvar="TALKIES_KERNELS", help="auto, triton or reference."),
+    quantization: str = typer.Option("none", envvar="TALKIES_QUANTIZATION", help="none, or fp8 while loading."),
     threads: int | None = typer.Option(None, envvar="TALKIES_THREADS", help="CPU threads; all cores when absent."),
     json: bool = typer.Option(False, "--json", help="One JSON object on the last line of stdout."),
 ) -> None:
@@ -90,6 +92,8 @@ def generate(
         device=device,
         dtype=dtype,  # type: ignore[arg-type]
         attention=attention,
+        kernels=kernels,
+        quantization=quantization,  # type: ignore[arg-type]
         threads=threads or "auto",
     )
     results = _run(config, request, paths, quiet=json)

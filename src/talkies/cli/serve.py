@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 # Flags that are not ours land in the arguments, where peer_flags accepts or refuses them by name.
 CONTEXT = {"ignore_unknown_options": True}
-ATTENTION_NAMES = {"TORCH_SDPA": "sdpa", "FLASH_ATTN": "flash", "SAGE_ATTN": "sage"}  # vLLM-Omni's words for ours
 
 
 def _read_config(context: typer.Context, path: Path | None) -> Path | None:
@@ -96,6 +95,8 @@ def serve(
         envvar=["TALKIES_ATTENTION", "DIFFUSION_ATTENTION_BACKEND"],
         help="Attention backend.",
     ),
+    kernels: str = typer.Option("auto", envvar="TALKIES_KERNELS", help="auto, triton or reference."),
+    quantization: str = typer.Option("none", envvar="TALKIES_QUANTIZATION", help="none, or fp8 while loading."),
     threads: int | None = typer.Option(None, envvar="TALKIES_THREADS", help="CPU threads; all cores when absent."),
     disable_log_stats: bool = typer.Option(False, "--disable-log-stats", help="No /metrics."),
     log_level: str = typer.Option("info", envvar="TALKIES_LOG_LEVEL", help="debug, info, warning or error."),
@@ -138,7 +139,9 @@ def serve(
         "model": positional or model,
         "device": device,
         "dtype": dtype,
-        "attention": ATTENTION_NAMES.get(attention, attention),
+        "attention": attention,
+        "kernels": kernels,
+        "quantization": quantization,
         "threads": threads,
     }
     if not api_key and host not in ("127.0.0.1", "::1", "localhost"):
@@ -158,6 +161,8 @@ def _build(engine: dict[str, Any], *, policy: str, max_num_seqs: int, data_dir: 
         device=engine["device"],
         dtype=engine["dtype"],
         attention=engine["attention"],
+        kernels=engine["kernels"],
+        quantization=engine["quantization"],
         threads="auto" if engine["threads"] is None else engine["threads"],
     )
     # Every reference is copied below uploads/ before a job is accepted, so the engine reads nothing else.

@@ -40,6 +40,8 @@ class Engine:
         device: str = "auto",
         dtype: str = "auto",
         attention: str = "auto",
+        kernels: str = "auto",
+        quantization: str = "none",
         threads: int | None = None,
     ) -> Engine:
         """Load a folder or hub id; the embedded checkpoint when ``model`` is None.
@@ -52,6 +54,8 @@ class Engine:
                 device=device,
                 dtype=dtype,  # type: ignore[arg-type]
                 attention=attention,
+                kernels=kernels,
+                quantization=quantization,  # type: ignore[arg-type]
                 threads="auto" if threads is None else threads,
             )
         )

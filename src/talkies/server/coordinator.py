@@ -301,7 +301,8 @@ class Coordinator:
 
     def _gauges(self) -> dict[str, dict[str, float]]:
         ready = self.service.state == "ready"
-        return gauges(self.store.counts(), self.store.stored_bytes(), ready=ready, engine=self.service.metrics())
+        found = gauges(self.store.counts(), self.store.stored_bytes(), ready=ready, engine=self.service.metrics())
+        return found | {"talkies_attention": {self.service.info.attention: 1.0}}
 
 
 def _served(limits: Limits, tasks: tuple[str, ...] | None) -> Limits:
