@@ -1,10 +1,11 @@
 # make demo   sets up .venv and makes a clip          make test   sets up .venv and passes the tests
+# make test-kernels   the Triton kernels, interpreted and compiled on a CPU (installs triton, 690 MB)
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test check bench clean
+.PHONY: demo test test-kernels check bench clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -17,6 +18,10 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow and not gpu"
+
+test-kernels: $(STAMP)
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[kernels]'
+	$(BIN)/python -m pytest -q -n 2 tests/kernels tests/placement
 
 check: $(STAMP)
 	$(BIN)/ruff check .

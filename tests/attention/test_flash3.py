@@ -136,6 +136,8 @@ def test_backends_on_a_gpu_against_float32(name, lengths, pad):
     reason = registry.why_not(name, machine)
     if reason is not None:
         pytest.skip(reason)
+    if name == "flex" and (pad or len(lengths) == 1):
+        pytest.skip("it compiles for each shape: one is enough")
     from talkies.kernels import select
 
     documents = Documents.of_lengths(lengths, sum(lengths) + pad)
