@@ -36,7 +36,9 @@ def fake(bf16_engine, monkeypatch):
 
 
 def _state(engine, num_sigmas=5, seed=1, **fields):
-    request = VideoRequest(prompt="a red ball", num_sigmas=num_sigmas, seed=seed, target=Target(num_frames=22), **fields)
+    request = VideoRequest(
+        prompt="a red ball", num_sigmas=num_sigmas, seed=seed, target=Target(num_frames=22), **fields
+    )
     components = engine.components
     return pipeline.pack(components, pipeline.encode(components, pipeline.prepare(components, request)))
 

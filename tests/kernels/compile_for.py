@@ -13,6 +13,7 @@ from triton.compiler import ASTSource
 
 from talkies.kernels.gate_residual import triton as gate
 from talkies.kernels.gate_residual_norm import triton as gate_norm
+from talkies.kernels.head_stats import triton as stats
 from talkies.kernels.qk_norm_rope import triton as qk
 from talkies.kernels.quantize_heads import triton as heads
 from talkies.kernels.quantize_rows import triton as rows
@@ -45,6 +46,8 @@ def cases():
         {"BLOCK": 8192},
         8,
     )
+    pointers = {"q_ptr": BF, "k_ptr": BF, "v_ptr": BF, "bounds_ptr": I32, "largest_ptr": F32, "keys_ptr": F32}
+    yield stats.head_stats_kernel, pointers, {"ROWS": 32, "BLOCK": 128}, 4
     yield rows.quantize_rows_kernel, {"x_ptr": BF, "out_ptr": F8, "out_scale_ptr": F32}, {"BLOCK": 8192}, 8
     for flag in (False, True):
         pointers = {"x_ptr": BF, "scale_ptr": F32, "offset_ptr": F32, "document_ptr": I32, "out_ptr": F8}

@@ -192,6 +192,27 @@ def test_quantize_heads(num_documents, smooth, num_rows, name, device):
 
 
 @each_op_set
+@each_dtype
+@pytest.mark.parametrize("lengths", [(1,), (63,), (70, 1, 530)], ids=str)
+def test_head_stats(lengths, dtype, name, device):
+    ops = ops_for(name, device, dtype)
+    bounds = [0, *itertools.accumulate(lengths)]
+    spans = list(itertools.pairwise(bounds))
+    q, k, v = (torch.randn(bounds[-1], 3, 5, 16, device=device) + 0.5).to(dtype).unbind(1)
+    got = ops.head_stats(q, k, v, spans)
+    for index, (a, b) in enumerate(spans):
+        mean = k[a:b].double().mean(0)
+        torch.testing.assert_close(got.k_mean_BNH[index].double(), mean, rtol=1e-5, atol=1e-5)
+        for largest, x in ((got.q_largest_BN, q[a:b]), (got.v_largest_BN, v[a:b])):
+            assert torch.equal(largest[index], x.float().abs().amax((0, 2)))
+        # Of one row nothing is left but the rounding of its mean.
+        torch.testing.assert_close(
+            got.k_largest_BN[index].double(), (k[a:b].double() - mean).abs().amax((0, 2)), rtol=1e-5, atol=1e-5
+        )
+    assert all(part.dtype == torch.float32 for part in got)
+
+
+@each_op_set
 @pytest.mark.parametrize("num_rows", [1, 63])
 def test_fp8_linear(num_rows, name, device):
     ops = ops_for(name, device)

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from talkies.attention.base import Documents, Exactness
@@ -75,10 +74,9 @@ def quantize(q_SNH: Tensor, k_SNH: Tensor, v_SNH: Tensor, documents: Documents |
     """
     spans = [(0, q_SNH.shape[0])] if documents is None else list(documents)
     document_S = None if len(spans) == 1 or documents is None else documents.index_on(q_SNH.device)
-    mean = torch.stack([k_SNH[a:b].mean(0, dtype=torch.float32) for a, b in spans])
-    q_scale = torch.stack([_largest(q_SNH[a:b]) for a, b in spans])
-    v_scale = torch.stack([_largest(v_SNH[a:b]) for a, b in spans])
-    k_scale = torch.stack([_largest_from(k_SNH[a:b], m) for (a, b), m in zip(spans, mean, strict=True)])
+    stats = ops.head_stats(q_SNH, k_SNH, v_SNH, spans)
+    mean = stats.k_mean_BNH
+    q_scale, k_scale, v_scale = (_scale(largest) for largest in stats[:3])
     return Fp8Operands(
         ops.quantize_heads(q_SNH, q_scale, None, document_S),
         ops.quantize_heads(k_SNH, k_scale, mean, document_S),
@@ -89,19 +87,9 @@ def quantize(q_SNH: Tensor, k_SNH: Tensor, v_SNH: Tensor, documents: Documents |
     )
 
 
-def _largest(x_SNH: Tensor) -> Tensor:
-    """``max|x| / 448`` of each head, float32 [N]."""
-    return _scale(torch.linalg.vector_norm(x_SNH, float("inf"), dim=(0, 2)).float())
-
-
-def _largest_from(x_SNH: Tensor, mean_NH: Tensor) -> Tensor:
-    """The same of ``x - mean``, without making it: the extremes of a channel are those of its extremes."""
-    low, high = torch.aminmax(x_SNH, dim=0)
-    return _scale(torch.maximum(high.float() - mean_NH, mean_NH - low.float()).amax(-1))
-
-
-def _scale(largest_N: Tensor) -> Tensor:
-    return (largest_N * (1.0 / E4M3_MAX)).clamp_(min=MIN_SCALE)
+def _scale(largest_BN: Tensor) -> Tensor:
+    """Of each document and head; contiguous, as kernels read it."""
+    return (largest_BN * (1.0 / E4M3_MAX)).clamp_(min=MIN_SCALE).contiguous()
 
 
 class Flash3Fp8:

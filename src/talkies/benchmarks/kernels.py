@@ -89,10 +89,12 @@ def _head_ops(config: DiTConfig, num_rows: int, randn: Callable[..., Tensor], op
     yield "qk_norm_rope", 4 * one * wide, lambda: ops.qk_norm_rope(qkv, norms[0], norms[1], cos, sin, eps=1e-5)
     out = qkv[:, 0].flatten(1)
     yield "quantize_rows (attention output)", one * (wide + narrow), lambda: ops.quantize_rows(out)
+    q, k, v = qkv.unbind(1)
+    spans = [(0, num_rows)]
+    yield "head_stats (queries, keys, values)", 3 * one * wide, lambda: ops.head_stats(q, k, v, spans)
     scales = torch.full((1, heads), 0.01, device=qkv.device)
     offset = torch.zeros(1, heads, head_dim, device=qkv.device)
-    keys = qkv[:, 1]
-    yield "quantize_heads (keys)", one * (wide + narrow), lambda: ops.quantize_heads(keys, scales, offset, None)
+    yield "quantize_heads (keys)", one * (wide + narrow), lambda: ops.quantize_heads(k, scales, offset, None)
 
 
 def time_ops(

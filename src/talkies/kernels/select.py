@@ -12,6 +12,7 @@ from talkies.errors import ConfigError
 from talkies.kernels.fp8_linear.reference import fp8_linear
 from talkies.kernels.gate_residual.reference import gate_residual
 from talkies.kernels.gate_residual_norm.reference import gate_residual_norm
+from talkies.kernels.head_stats.reference import head_stats
 from talkies.kernels.qk_norm_rope.reference import qk_norm_rope
 from talkies.kernels.quantize_heads.reference import quantize_heads
 from talkies.kernels.quantize_rows.reference import quantize_rows
@@ -30,6 +31,7 @@ class Ops:
     swiglu: Callable
     quantize_rows: Callable
     quantize_heads: Callable
+    head_stats: Callable
     fp8_linear: Callable
 
 
@@ -41,6 +43,7 @@ REFERENCE = Ops(
     swiglu=swiglu,
     quantize_rows=quantize_rows,
     quantize_heads=quantize_heads,
+    head_stats=head_stats,
     fp8_linear=fp8_linear,
 )
 
@@ -63,6 +66,7 @@ def _triton() -> Ops:
     from talkies.kernels.fp8_linear import scaled_mm
     from talkies.kernels.gate_residual import triton as gate
     from talkies.kernels.gate_residual_norm import triton as gate_norm
+    from talkies.kernels.head_stats import triton as stats
     from talkies.kernels.qk_norm_rope import triton as qk
     from talkies.kernels.quantize_heads import triton as heads
     from talkies.kernels.quantize_rows import triton as rows
@@ -77,6 +81,7 @@ def _triton() -> Ops:
         swiglu=glu.swiglu,
         quantize_rows=rows.quantize_rows,
         quantize_heads=heads.quantize_heads,
+        head_stats=stats.head_stats,
         fp8_linear=scaled_mm.fp8_linear,
     )
 
