@@ -191,11 +191,18 @@ def loss_of(models: Models, batch: Batch, block_fn) -> tuple[Tensor, Tensor, Ten
         )
     if batch.images is not None:
         probes = vision_loss(models, tokens, batch.images_truth)
+    video, audio = velocity_loss(
+        batch, video_v - (batch.video_rows - video_noise), audio_v - (batch.audio_rows - audio_noise)
+    )
+    return video, audio, probes
+
+
+def velocity_loss(batch, video_error: Tensor, audio_error: Tensor) -> tuple[Tensor, Tensor]:
+    """(video, audio): weighted mean squares; the weights follow what `batch` shows and what it sounds like."""
     video_weight = 1 + OBJECT_WEIGHT * batch.shows_object[..., None].float()
     audio_weight = 1 + SOUND_WEIGHT * (batch.audio_rows.abs().amax(-1, keepdim=True) > 0.05).float()
-    video_error = (video_v - (batch.video_rows - video_noise)).square()
-    audio_error = (audio_v - (batch.audio_rows - audio_noise)).square()
-    return (video_weight * video_error).mean() / video_weight.mean(), (audio_weight * audio_error).mean(), probes
+    video = (video_weight * video_error.square()).mean() / video_weight.mean()
+    return video, (audio_weight * audio_error.square()).mean()
 
 
 def learning_rate(progress: float, step: int) -> float:
@@ -203,24 +210,26 @@ def learning_rate(progress: float, step: int) -> float:
 
 
 def train(
-    models: Models,
-    clips: dict[str, ClipSet],
+    models: nn.Module,
+    maker,
+    loss_fn=loss_of,
     *,
     seconds: float,
-    rows_per_batch: int,
     device: str,
+    peak_lr: float = PEAK_LR,
     max_steps: int | None = None,
     log_every: int = 250,
     compiled: bool = True,
     snapshot: Path | None = None,
-) -> Models:
-    """Trains in place and returns the models with averaged weights. Compilation does not count against the time.
+) -> nn.Module:
+    """Trains what requires a gradient, in place, on `loss_fn(models, maker.draw(), block_fn)`.
+
+    Returns the models with averaged weights. Compilation does not count against the time.
 
     `snapshot` names a file that gets the averaged weights at half time, in case the machine goes away.
     """
     cuda = device == "cuda"
     models.to(device)
-    maker = BatchMaker(clips, models, rows_per_batch, device)
     block_fn = dit_batched.run_block
     if cuda and compiled:
         torch._dynamo.config.recompile_limit = 64
@@ -241,8 +250,8 @@ def train(
         if progress >= 1:
             break
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(progress, step)
-        video, audio, probes = loss_of(models, maker.draw(), block_fn)
+            group["lr"] = peak_lr / PEAK_LR * learning_rate(progress, step)
+        video, audio, probes = loss_fn(models, maker.draw(), block_fn)
         (video + audio + PROBE_WEIGHT * probes).backward()
         norm = nn.utils.clip_grad_norm_(params, 1.0)
         optimizer.step()
@@ -252,7 +261,7 @@ def train(
             sums += torch.stack([video.detach(), audio.detach(), probes.detach(), norm.detach()])
         step += 1
         if snapshot is not None and progress > 0.5:
-            names = [name for name, _ in models.named_parameters()]
+            names = [name for name, p in models.named_parameters() if p.requires_grad]
             torch.save({n: a.bfloat16().cpu() for n, a in zip(names, averages, strict=True)}, snapshot)
             snapshot = None
         if step % log_every == 0 or step in (1, 4):
