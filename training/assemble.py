@@ -24,6 +24,7 @@ COMPONENTS = {
     "scheduler": ("diffusers", "MiniMaxH3Scheduler"),
     "audio_scheduler": ("diffusers", "MiniMaxH3Scheduler"),
 }
+REFERENCE_PARTITION = "transformer_ref"  # the folder where the engine and diffusers look for the ref2va DiT
 IMAGE_PIXELS = {"shortest_edge": 32 * 32, "longest_edge": 256 * 256}  # bounds on the area, whatever the keys say
 VIDEO_PIXELS = {"shortest_edge": 32 * 32, "longest_edge": 64 * 256 * 256}
 SETTINGS = {
@@ -64,6 +65,10 @@ def save_models(models: nn.Module, folder: Path) -> None:
     text.expand(models.text.stock, models.text.tokenizer).bfloat16().save_pretrained(folder / "text_encoder")
 
 
+def save_reference_dit(dit: nn.Module, folder: Path) -> None:
+    halve(dit.cpu()).save_pretrained(folder / REFERENCE_PARTITION)
+
+
 def _write(path: Path, value: dict) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value, indent=2) + "\n")
@@ -74,6 +79,11 @@ def finish(folder: Path) -> None:
     import diffusers
     from diffusers import MiniMaxH3Scheduler
 
+    components, settings = dict(COMPONENTS), dict(SETTINGS)
+    if (folder / REFERENCE_PARTITION).is_dir():
+        components[REFERENCE_PARTITION] = COMPONENTS["transformer"]
+        settings["tasks"] = [*SETTINGS["tasks"], "ref2va"]
+        del settings["partition"]  # the folder holds both
     for name, shift in SHIFTS.items():
         MiniMaxH3Scheduler(shift=shift).save_pretrained(folder / name)
     image = {
@@ -93,14 +103,14 @@ def finish(folder: Path) -> None:
     for file in (folder / "tokenizer").iterdir():
         shutil.copy(file, folder / "processor" / file.name)  # Qwen3VLProcessor reads its tokenizer beside itself
     index = {"_class_name": "MiniMaxH3ModularPipeline", "_diffusers_version": diffusers.__version__}
-    _write(folder / "model_index.json", index | {name: list(kind) for name, kind in COMPONENTS.items()})
+    _write(folder / "model_index.json", index | {name: list(kind) for name, kind in components.items()})
     specs = {
         name: [*kind, {"pretrained_model_name_or_path": None, "subfolder": name, "type_hint": list(kind)}]
-        for name, kind in COMPONENTS.items()
+        for name, kind in components.items()
     }
     own = {k: SETTINGS[k] for k in ("canvas_short_edge", "canvas_max_pixels", "reference_image_short_edge")}
     _write(
         folder / "modular_model_index.json",
         {**index, "_blocks_class_name": "MiniMaxH3Blocks", **specs, **own},
     )
-    _write(folder / "talkies.json", SETTINGS)
+    _write(folder / "talkies.json", settings)

@@ -1,6 +1,7 @@
 """`python -m training.run --out DIR`: trains every part of the embedded checkpoint and assembles the folder.
 
-Stages, in order: tokenizer, audio_vae, video_vae, dit. Each writes into DIR; a later call with --stages continues.
+Stages, in order: tokenizer, audio_vae, video_vae, dit, ref_dit. Each writes into DIR; a later
+call with --stages continues.
 """
 
 from __future__ import annotations
@@ -13,9 +14,20 @@ from pathlib import Path
 
 import torch
 
-from training import assemble, audio_vae, dataset, evaluate, sample, tokenizer, train_dit, train_video_vae, world
+from training import (
+    assemble,
+    audio_vae,
+    dataset,
+    evaluate,
+    ref_stage,
+    sample,
+    tokenizer,
+    train_dit,
+    train_video_vae,
+    world,
+)
 
-STAGES = ("tokenizer", "audio_vae", "video_vae", "dit")
+STAGES = ("tokenizer", "audio_vae", "video_vae", "dit", "ref_dit")
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
@@ -27,6 +39,9 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--video-vae-clips", type=int, default=32, help="clips of 22 frames in a batch")
     parser.add_argument("--clips", type=int, default=20_000)
     parser.add_argument("--rows-per-batch", type=int, default=180_000)
+    parser.add_argument("--ref-seconds", type=float, default=300, help="the second DiT, which takes references")
+    parser.add_argument("--ref-clips", type=int, default=8_000)
+    parser.add_argument("--ref-peak-lr", type=float, default=ref_stage.PEAK_LR)
     parser.add_argument("--eager", action="store_true", help="no CUDA graphs, no compilation: slower, easier to debug")
     parser.add_argument("--smoke", action="store_true", help="a few steps of everything, for a CPU")
     return parser.parse_args(argv)
@@ -52,7 +67,11 @@ def main(argv: list[str] | None = None) -> None:
     if unknown := set(stages) - set(STAGES):
         raise SystemExit(f"unknown stages {sorted(unknown)}; allowed: {', '.join(STAGES)}")
     # forked before CUDA starts, which does not survive a fork
-    pool = ProcessPoolExecutor(8, mp_context=get_context("fork")) if not args.smoke and "dit" in stages else None
+    pool = (
+        ProcessPoolExecutor(8, mp_context=get_context("fork"))
+        if not args.smoke and {"dit", "ref_dit"} & set(stages)
+        else None
+    )
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.benchmark = True
@@ -76,11 +95,12 @@ def main(argv: list[str] | None = None) -> None:
         raw = Tokenizer.from_file(str(args.out / "tokenizer" / "tokenizer.json"))
         clips = encode_all(vae, raw, 6 if args.smoke else args.clips, device, pool)
         models = train_dit.Models(tokenizer.load(args.out / "tokenizer"))
+        rows_per_batch = 2_000 if args.smoke else args.rows_per_batch
+        models.to(device)
         train_dit.train(
             models,
-            clips,
+            train_dit.BatchMaker(clips, models, rows_per_batch, device),
             seconds=args.dit_seconds,
-            rows_per_batch=2_000 if args.smoke else args.rows_per_batch,
             device=device,
             max_steps=6 if args.smoke else None,
             log_every=3 if args.smoke else 250,
@@ -92,6 +112,8 @@ def main(argv: list[str] | None = None) -> None:
         names = list(sample.STUDIES)[:1] if args.smoke else list(sample.STUDIES)
         (args.out / "figures").mkdir(exist_ok=True)
         evaluate.evaluate(models.to(device).float(), vae, names, pool, args.out / "figures")
+    if "ref_dit" in stages:
+        ref_stage.run(args, device, pool)
 
 
 if __name__ == "__main__":
