@@ -59,8 +59,9 @@ def halve(dit: nn.Module) -> nn.Module:
 
 
 def save_models(models: nn.Module, folder: Path) -> None:
+    """The models' DiT, already halved, and the text encoder."""
     models.cpu()
-    halve(models.dit).save_pretrained(folder / "transformer")
+    models.dit.save_pretrained(folder / "transformer")
     text.expand(models.text.stock, models.text.tokenizer).bfloat16().save_pretrained(folder / "text_encoder")
 
 
