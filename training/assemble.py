@@ -60,13 +60,15 @@ def halve(dit: nn.Module) -> nn.Module:
 
 
 def save_models(models: nn.Module, folder: Path) -> None:
+    """The models' DiT, already halved, and the text encoder."""
     models.cpu()
-    halve(models.dit).save_pretrained(folder / "transformer")
+    models.dit.save_pretrained(folder / "transformer")
     text.expand(models.text.stock, models.text.tokenizer).bfloat16().save_pretrained(folder / "text_encoder")
 
 
 def save_reference_dit(dit: nn.Module, folder: Path) -> None:
-    halve(dit.cpu()).save_pretrained(folder / REFERENCE_PARTITION)
+    """The second DiT, already halved."""
+    dit.cpu().save_pretrained(folder / REFERENCE_PARTITION)
 
 
 def _write(path: Path, value: dict) -> None:

@@ -61,8 +61,10 @@ def summary(verdicts: list, expectations: list) -> dict:
     }
 
 
-def evaluate(models: Models, vae: nn.Module, names: list[str], pool: Executor | None, folder: Path) -> dict:
-    """Figures per study, also as `figures.json` in the folder, with a picture of a few clips each."""
+def evaluate(
+    models: Models, vae: nn.Module, names: list[str], pool: Executor | None, folder: Path, file_name: str
+) -> dict:
+    """Figures per study, also as `file_name` in the folder, with a picture of a few clips each."""
     from PIL import Image
 
     audio_vae = audio_codec.build().to(next(vae.parameters()).device)
@@ -88,5 +90,5 @@ def evaluate(models: Models, vae: nn.Module, names: list[str], pool: Executor | 
         shown = np.concatenate([np.concatenate(list(clip[:: study.num_frames // 11]), 1) for clip in frames[:10]])
         Image.fromarray(shown).save(folder / f"{name}.jpg", quality=85)
         print(name, json.dumps(figures[name]), *group["prompts"][:10], sep="\n  ", flush=True)
-        (folder / "figures.json").write_text(json.dumps(figures, indent=1) + "\n")
+        (folder / file_name).write_text(json.dumps(figures, indent=1) + "\n")
     return figures

@@ -25,7 +25,7 @@ FOLLOWED = {"image": ("color", "shape", "size"), "audio": ("sound",), "video": (
 class ReferenceStudy:
     wish: Wish
     num_clips: int = 64
-    group: int = 32  # clips of one prompt length
+    group: int = 16  # clips of one prompt length
     shifts: tuple[float, float] = (3.0, 2.0)
     num_sigmas: int = 20
 
@@ -84,12 +84,13 @@ def evaluate_references(
     maker: ReferenceMaker,
     studies: dict[str, ReferenceStudy],
     pool: Executor | None,
-    folder: Path,
+    file: Path,
 ) -> dict:
-    """Figures per study, also as `figures_ref.json` in the folder, with a picture of a few clips each."""
+    """Figures per study, also as the JSON `file`, with a picture of a few clips each beside it."""
     from PIL import Image
 
     models.eval()
+    torch.manual_seed(SEED)
     audio_codec = audio_vae.build().to(next(vae.parameters()).device)
     figures = {}
     for name, study in studies.items():
@@ -113,8 +114,8 @@ def evaluate_references(
             "round_trip": evaluate.summary(ceiling, expectations),
         }
         shown = np.concatenate([np.concatenate(list(clip[:: wish.num_frames // 11]), 1) for clip in frames[:10]])
-        Image.fromarray(shown).save(folder / f"ref_{name}.jpg", quality=85)
+        Image.fromarray(shown).save(file.parent / f"ref_{name}.jpg", quality=85)
         prompts = models.text.tokenizer.batch_decode(batch.prompt_ids[:10].tolist())
         print(name, json.dumps(figures[name]), *prompts, sep="\n  ", flush=True)
-        (folder / "figures_ref.json").write_text(json.dumps(figures, indent=1) + "\n")
+        file.write_text(json.dumps(figures, indent=1) + "\n")
     return figures

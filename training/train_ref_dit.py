@@ -98,10 +98,11 @@ class ReferenceMaker:
         models: ReferenceModels,
         rows_per_batch: int,
         device: str,
+        rank: int = 0,
     ) -> None:
         self.targets, self.stills, self.sounds = targets, stills, sounds
         self.models, self.rows_per_batch, self.device = models, rows_per_batch, device
-        self.rng = random.Random(0)
+        self.rng = random.Random(rank)
         dtype = torch.bfloat16 if device == "cuda" else torch.float32
         self._place = dit_batched.Placer(models.dit.rope.inv_freq.to(device), dtype)
         self._bases: dict[tuple, tuple[text.Presentation, references.ReferenceLayout]] = {}
@@ -227,6 +228,7 @@ def make_maker(
     seed: int,
     canvases: tuple[str, ...] = tuple(CANVAS_SHARE),
     pool=None,
+    rank: int = 0,
 ) -> ReferenceMaker:
     """Renders and encodes everything that batches are drawn from. `models` are on the device already."""
     encoder = reference_data.Encoder(vae, models.text, device)
@@ -244,4 +246,4 @@ def make_maker(
         for index, name in enumerate(STILL_CANVAS_SHARE)
     }
     sounds = reference_data.sound_bank(encoder, 8 * stills_per_look, seed + 70)
-    return ReferenceMaker(targets, stills, sounds, models, rows_per_batch, device)
+    return ReferenceMaker(targets, stills, sounds, models, rows_per_batch, device, rank)
