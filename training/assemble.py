@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
-from safetensors.torch import load_file
+import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from training import text, world
-from training.components import PATCH, SPATIAL_FACTOR
+from training.components import NUM_LIVE_TEXT_LAYERS, PATCH, SPATIAL_FACTOR
 
 SHIFTS = {"scheduler": 3.0, "audio_scheduler": 2.0}
 CANVAS_MAX_PIXELS = 144 * 64
@@ -64,6 +66,17 @@ def save_models(models: nn.Module, folder: Path) -> None:
     models.cpu()
     models.dit.save_pretrained(folder / "transformer")
     text.expand(models.text.stock, models.text.tokenizer).bfloat16().save_pretrained(folder / "text_encoder")
+    shrink_identities(folder / "text_encoder" / "model.safetensors")
+
+
+def shrink_identities(path: Path) -> None:
+    """Stores the text layers behind the live ones, zeros and ones alone, in a byte each: 1.4 MB less, nothing lost."""
+    state = load_file(path)
+    for name, value in state.items():
+        if (found := re.search(r"language_model\.layers\.(\d+)\.", name)) and int(found[1]) >= NUM_LIVE_TEXT_LAYERS:
+            state[name] = value.to(torch.float8_e4m3fn)
+            assert torch.equal(state[name].to(value.dtype), value), name
+    save_file(state, path, metadata={"format": "pt"})
 
 
 def save_reference_dit(dit: nn.Module, folder: Path) -> None:

@@ -244,11 +244,11 @@ def build_stock(tokenizer, num_layers: int) -> nn.Module:
 
 @torch.no_grad()
 def expand(trained: nn.Module, tokenizer) -> nn.Module:
-    """The 51-layer stock model: the trained layers in front, identities behind (zero o_proj and down_proj)."""
+    """The 51-layer stock model: the trained layers in front, identities behind (all their matrices are zero)."""
     model = build_stock(tokenizer, NUM_TEXT_LAYERS)
-    for layer in model.model.language_model.layers[NUM_LIVE_TEXT_LAYERS:]:
-        for linear in (layer.self_attn.o_proj, layer.mlp.down_proj):
-            linear.weight.zero_()
+    for p in model.model.language_model.layers[NUM_LIVE_TEXT_LAYERS:].parameters():
+        if p.ndim == 2:
+            p.zero_()
     state = {k: v for k, v in trained.state_dict().items() if not k.endswith("language_model.norm.weight")}
     missing = model.load_state_dict(state, strict=False)
     assert not missing.unexpected_keys
