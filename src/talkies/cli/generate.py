@@ -45,6 +45,9 @@ def generate(
     attention: str = typer.Option("auto", envvar="TALKIES_ATTENTION", help="Attention backend."),
     kernels: str = typer.Option("auto", envvar="TALKIES_KERNELS", help="auto, triton or reference."),
     quantization: str = typer.Option("none", envvar="TALKIES_QUANTIZATION", help="none, or fp8 while loading."),
+    quantization_exclude: list[str] = typer.Option(
+        [], envvar="TALKIES_QUANTIZATION_EXCLUDE", help="A linear that stays as it is, such as blocks.0.*; repeatable."
+    ),
     threads: int | None = typer.Option(None, envvar="TALKIES_THREADS", help="CPU threads; all cores when absent."),
     json: bool = typer.Option(False, "--json", help="One JSON object on the last line of stdout."),
 ) -> None:
@@ -94,6 +97,7 @@ def generate(
         attention=attention,
         kernels=kernels,
         quantization=quantization,  # type: ignore[arg-type]
+        quantization_exclude=tuple(quantization_exclude),
         threads=threads or "auto",
     )
     results = _run(config, request, paths, quiet=json)

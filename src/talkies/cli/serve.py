@@ -97,6 +97,9 @@ def serve(
     ),
     kernels: str = typer.Option("auto", envvar="TALKIES_KERNELS", help="auto, triton or reference."),
     quantization: str = typer.Option("none", envvar="TALKIES_QUANTIZATION", help="none, or fp8 while loading."),
+    quantization_exclude: list[str] = typer.Option(
+        [], envvar="TALKIES_QUANTIZATION_EXCLUDE", help="A linear that stays as it is, such as blocks.0.*; repeatable."
+    ),
     threads: int | None = typer.Option(None, envvar="TALKIES_THREADS", help="CPU threads; all cores when absent."),
     disable_log_stats: bool = typer.Option(False, "--disable-log-stats", help="No /metrics."),
     log_level: str = typer.Option("info", envvar="TALKIES_LOG_LEVEL", help="debug, info, warning or error."),
@@ -142,6 +145,7 @@ def serve(
         "attention": attention,
         "kernels": kernels,
         "quantization": quantization,
+        "quantization_exclude": tuple(quantization_exclude),
         "threads": threads,
     }
     if not api_key and host not in ("127.0.0.1", "::1", "localhost"):
@@ -163,6 +167,7 @@ def _build(engine: dict[str, Any], *, policy: str, max_num_seqs: int, data_dir: 
         attention=engine["attention"],
         kernels=engine["kernels"],
         quantization=engine["quantization"],
+        quantization_exclude=engine["quantization_exclude"],
         threads="auto" if engine["threads"] is None else engine["threads"],
     )
     # Every reference is copied below uploads/ before a job is accepted, so the engine reads nothing else.
