@@ -37,7 +37,7 @@ def psnr_db(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def log_mel_distance_db(a: np.ndarray, b: np.ndarray, sample_rate_hz: int) -> float:
-    """Mean distance of 64 mel bands in dB, over frames of 1,024 samples, of the mono mix; silence counts from -80 dB."""
+    """Mean distance of 64 mel bands in dB, frames of 1,024 samples of the mono mix; silence counts from -80 dB."""
     bank = torch.from_numpy(_mel_bank(sample_rate_hz))
     window = torch.hann_window(1024)
 
