@@ -24,6 +24,7 @@ from bench.meaning_cases import CASES, KEYFRAME_CASES, QUICK
 from bench.meaning_references import REFERENCE_CASES
 from training import world
 
+pytestmark = pytest.mark.timeout(1200)  # the first test makes all clips: a minute on two idle cores
 ENDS = (("first",), ("last",), ("first", "last"))
 
 
