@@ -32,6 +32,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     seen: dict[str, Any] = {}
 
     def build(engine: dict[str, Any], **options: Any) -> FakeService:
+        serve.engine_config(engine)
         seen.update(engine=engine, **options)
         return FakeService()
 
@@ -57,7 +58,7 @@ def test_a_vllm_omni_launch_line_starts_the_same_service(started: dict[str, Any]
     assert started["engine"]["model"] == "weights/H3"
     assert (started["engine"]["attention"], started["max_num_seqs"]) == ("sdpa", 4)
     assert (settings.served_model_name, settings.api_keys) == ("MiniMax-H3", ("one", "two"))
-    assert (settings.tasks, settings.data_dir) == (("t2va", "fl2va"), tmp_path)
+    assert (started["engine"]["task_type"], settings.data_dir) == ("fl2va", tmp_path)
     assert "note: --step-execution: already so" in result.output
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.server.conftest import Server, serving
-from tests.server.fakes import mp4_bytes
+from tests.server.fakes import FakeService, mp4_bytes
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 64
 GIF = "data:image/gif;base64,R0lGODlhAQABAAAAACw="
@@ -185,7 +186,9 @@ def test_absent_endpoints_answer_in_the_error_shape(shared: Server) -> None:
 
 
 def test_a_partition_that_is_not_served_is_refused_at_post(tmp_path: Path) -> None:
-    with serving(tmp_path, tasks=("ref2va",)) as server:
+    service = FakeService()
+    service.info = replace(service.info, limits=replace(service.info.limits, tasks=("ref2va",)))
+    with serving(tmp_path, service) as server:
         answer = server.http.post("/v1/videos", json={"prompt": "a ball", "task": "t2va"})
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "task")
         assert "ref2va" in answer.json()["error"]["message"]

@@ -18,6 +18,7 @@ from talkies.cli.common import fail, reports_errors
 from talkies.errors import ConfigError, TalkiesError
 
 if TYPE_CHECKING:
+    from talkies.engine.config import EngineConfig
     from talkies.engine.service import EngineService
     from talkies.server.app import HttpServer
 
@@ -122,7 +123,6 @@ def serve(
         data_dir=(data_dir or _default_data_dir()).expanduser().absolute(),
         served_model_name=served_model_name,
         api_keys=tuple(api_key),
-        tasks=_tasks(task_type),
         max_queue=max_queue,
         max_queue_s=max_queue_s,
         max_jobs_per_key=max_jobs_per_key,
@@ -140,6 +140,7 @@ def serve(
         "dtype": dtype,
         "attention": ATTENTION_NAMES.get(attention, attention),
         "threads": threads,
+        "task_type": task_type,
     }
     if not api_key and host not in ("127.0.0.1", "::1", "localhost"):
         print("note: no --api-key: everybody who reaches this port can make, see and delete clips", file=sys.stderr)
@@ -150,20 +151,24 @@ def serve(
 
 def _build(engine: dict[str, Any], *, policy: str, max_num_seqs: int, data_dir: Path) -> EngineService:
     """The engine over worker processes; imported here, since it brings torch."""
-    from talkies.engine.config import EMBEDDED, EngineConfig
     from talkies.engine.executor import Executor
 
-    config = EngineConfig(
-        model=engine["model"] or EMBEDDED,
-        device=engine["device"],
-        dtype=engine["dtype"],
-        attention=engine["attention"],
-        threads="auto" if engine["threads"] is None else engine["threads"],
-    )
     # Every reference is copied below uploads/ before a job is accepted, so the engine reads nothing else.
     return Executor(
-        config, policy=policy, data_dir=data_dir, max_num_seqs=max_num_seqs, media_root=data_dir / "uploads"
+        engine_config(engine),
+        policy=policy,
+        data_dir=data_dir,
+        max_num_seqs=max_num_seqs,
+        media_root=data_dir / "uploads",
     )
+
+
+def engine_config(engine: dict[str, Any]) -> EngineConfig:
+    """Raises ``ConfigError``."""
+    from talkies.engine.config import EMBEDDED, EngineConfig
+
+    absent = {"model": EMBEDDED, "threads": "auto"}
+    return EngineConfig(**{name: absent.get(name) if value is None else value for name, value in engine.items()})
 
 
 def _run(service: EngineService, settings: Any, listener: socket.socket, begun: float) -> None:
@@ -211,14 +216,6 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from None
     listener.set_inheritable(False)
     return listener
-
-
-def _tasks(task_type: str) -> tuple[str, ...] | None:
-    """The tasks of a partition; None for all that the checkpoint has."""
-    partitions = {"combined": None, "fl2va": ("t2va", "fl2va"), "ref2va": ("ref2va",)}
-    if task_type not in partitions:
-        raise ConfigError(f"task_type={task_type!r} is unknown", hint="combined, fl2va or ref2va", param="task_type")
-    return partitions[task_type]
 
 
 def _default_data_dir() -> Path:

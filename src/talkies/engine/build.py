@@ -14,7 +14,7 @@ from torch import Tensor
 
 from talkies.attention import registry as attention
 from talkies.codecs.audio import AudioVAE
-from talkies.codecs.checkpoint import Parts, find_parts, limits_of
+from talkies.codecs.checkpoint import Parts, find_parts, limits_of, narrowed
 from talkies.codecs.memo import Memo, content_key
 from talkies.codecs.patches import PatchConfig
 from talkies.codecs.presentation import Visual
@@ -93,13 +93,21 @@ def locate(model: str) -> Path:
     return embedded_folder() if model == EMBEDDED else resolve_checkpoint(model)
 
 
+def describe(config: EngineConfig) -> tuple[Parts, Limits]:
+    """The parts that will be loaded and what they can make, from configs alone.
+
+    Raises ``ConfigError`` and ``CheckpointError``.
+    """
+    parts = find_parts(locate(config.model))
+    return narrowed(parts, limits_of(parts), config.task_type)
+
+
 def load(config: EngineConfig) -> Components:
     """Reads configs first, then weights. Raises ``ConfigError`` or ``CheckpointError``; nothing is half-built."""
     resolved = resolve(config)
     # The thread count decides how sums are split, and so the last bits: it is part of what a seed reproduces.
     torch.set_num_threads(resolved.threads)
-    parts = find_parts(locate(config.model))
-    limits = limits_of(parts)
+    parts, limits = describe(config)
     schedule = read_schedule(parts)
     attend = attention.create(resolved.attention)
     dits, readers = {}, {}

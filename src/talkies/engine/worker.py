@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 
-from talkies.codecs.checkpoint import find_parts, limits_of
 from talkies.engine import build
 from talkies.engine.batching import Batcher
 from talkies.engine.config import EMBEDDED, EngineConfig, resolve
@@ -53,11 +52,11 @@ COUNTERS = ("forwards", "rows", "shared_forwards", "finished", "failed", "cancel
 def describe(options: WorkerOptions) -> ServiceInfo:
     """What the service can do, from configs alone. Raises ``ConfigError`` or ``CheckpointError``."""
     resolved = resolve(options.config)
-    parts = find_parts(build.locate(options.config.model))
+    parts, limits = build.describe(options.config)
     return ServiceInfo(
         model_name=model_name(options.config),
         model_hash=model_hash(parts.root),
-        limits=limits_of(parts),
+        limits=limits,
         device=str(resolved.device),
         attention=resolved.attention,
         policy=options.policy,

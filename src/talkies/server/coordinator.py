@@ -16,8 +16,7 @@ from typing import Any
 import structlog
 
 from talkies.engine.service import EngineService, Job, JobEvent
-from talkies.errors import ConfigError, InvalidRequest, NotReady, TalkiesError
-from talkies.geometry import Limits
+from talkies.errors import InvalidRequest, NotReady, TalkiesError
 from talkies.request import VideoRequest
 from talkies.server.admission import Admission
 from talkies.server.artifacts import Artifacts
@@ -42,7 +41,7 @@ class Coordinator:
         self.service, self.config = service, config
         self.store = JobStore(config.database)  # first: a folder in use is known before a model is opened
         try:
-            self.limits = _served(service.info.limits, config.tasks)
+            self.limits = service.info.limits
         except BaseException:
             self.store.close()
             raise
@@ -303,16 +302,3 @@ class Coordinator:
         ready = self.service.state == "ready"
         return gauges(self.store.counts(), self.store.stored_bytes(), ready=ready, engine=self.service.metrics())
 
-
-def _served(limits: Limits, tasks: tuple[str, ...] | None) -> Limits:
-    """Raises ``ConfigError`` when nothing of what the operator wants is in the checkpoint."""
-    if tasks is None:
-        return limits
-    both = tuple(task for task in limits.tasks if task in tasks)
-    if not both:
-        raise ConfigError(
-            f"the checkpoint has {', '.join(limits.tasks)}, not {', '.join(tasks)}",
-            hint="use --task-type combined",
-            param="task_type",
-        )
-    return replace(limits, tasks=both)
