@@ -14,8 +14,8 @@ from talkies.codecs.text import TextEncoder
 from talkies.codecs.video import VideoVAE
 from talkies.engine import build
 from talkies.engine.config import EngineConfig
+from talkies.engine.describe import describe
 from talkies.engine.messages import WorkerOptions
-from talkies.engine.worker import describe
 from talkies.errors import ConfigError, UnsupportedTask
 from talkies.model.safetensors_files import TensorFiles
 from talkies.request import Condition, Target, VideoRequest

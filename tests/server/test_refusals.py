@@ -20,6 +20,7 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": "  \t"}, "prompt", "blank"),
     ({"prompt": "x" * 7001}, "prompt", "7001 characters, over the limit of 7000"),
     ({"prompt": 5}, "prompt", "text"),
+    ({"prompt": "a huge ball"}, "num_frames", "needs about 9 GiB"),
     ({"promt": "a"}, "promt", "did you mean 'prompt'?"),
     ({"model": "sora-2"}, "model", "Model mismatch"),
     ({"seed": 2**64}, "seed", "outside -9223372036854775808..9223372036854775807"),

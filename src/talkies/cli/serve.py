@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import socket
 import sys
 import threading
@@ -98,6 +99,20 @@ def serve(
         help="Attention backend.",
     ),
     threads: int | None = typer.Option(None, envvar="TALKIES_THREADS", help="CPU threads; all cores when absent."),
+    ram_budget: str | None = typer.Option(
+        None, envvar="TALKIES_RAM_BUDGET", help="Of the worker on a CPU, such as 12GiB; 90 % of what is free if absent."
+    ),
+    vram_budget: str | None = typer.Option(
+        None,
+        envvar="TALKIES_VRAM_BUDGET",
+        help="The same of a worker on a GPU.",
+    ),
+    hang_timeout_s: float = typer.Option(
+        300.0,
+        envvar="TALKIES_HANG_TIMEOUT_S",
+        min=1.0,
+        help="A busy worker without a sign of life for so long, or 20 predicted steps if that is longer, is replaced.",
+    ),
     disable_log_stats: bool = typer.Option(False, "--disable-log-stats", help="No /metrics."),
     log_level: str = typer.Option("info", envvar="TALKIES_LOG_LEVEL", help="debug, info, warning or error."),
     log_json: bool = typer.Option(False, "--log-json", envvar="TALKIES_LOG_JSON", help="One JSON object per line."),
@@ -145,30 +160,33 @@ def serve(
     if not api_key and host not in ("127.0.0.1", "::1", "localhost"):
         print("note: no --api-key: everybody who reaches this port can make, see and delete clips", file=sys.stderr)
     listener = _listen(host, port)
-    service = _build(engine, policy=policy, max_num_seqs=max_num_seqs, data_dir=settings.data_dir)
+    service = _build(
+        engine,
+        policy=policy,
+        max_num_seqs=max_num_seqs,
+        data_dir=settings.data_dir,
+        hang_timeout_s=hang_timeout_s,
+        ram_budget=_bytes("ram_budget", ram_budget),
+        vram_budget=_bytes("vram_budget", vram_budget),
+    )
     _run(service, settings, listener, begun)
 
 
-def _build(engine: dict[str, Any], *, policy: str, max_num_seqs: int, data_dir: Path) -> EngineService:
+def _build(engine: dict[str, Any], *, data_dir: Path, **options: Any) -> EngineService:
     """The engine over worker processes; imported here, since it brings torch."""
     from talkies.engine.executor import Executor
 
     # Every reference is copied below uploads/ before a job is accepted, so the engine reads nothing else.
-    return Executor(
-        engine_config(engine),
-        policy=policy,
-        data_dir=data_dir,
-        max_num_seqs=max_num_seqs,
-        media_root=data_dir / "uploads",
-    )
+    return Executor(engine_config(engine), data_dir=data_dir, media_root=data_dir / "uploads", **options)
 
 
 def engine_config(engine: dict[str, Any]) -> EngineConfig:
     """Raises ``ConfigError``."""
     from talkies.engine.config import EMBEDDED, EngineConfig
 
-    absent = {"model": EMBEDDED, "threads": "auto"}
-    return EngineConfig(**{name: absent.get(name) if value is None else value for name, value in engine.items()})
+    absent: dict[str, Any] = {"model": EMBEDDED, "threads": "auto"}
+    values: dict[str, Any] = {name: absent.get(name) if value is None else value for name, value in engine.items()}
+    return EngineConfig(**values)
 
 
 def _run(service: EngineService, settings: Any, listener: socket.socket, begun: float) -> None:
@@ -216,6 +234,17 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from None
     listener.set_inheritable(False)
     return listener
+
+
+def _bytes(name: str, text: str | None) -> int | None:
+    """``12GiB``, ``12G``, ``800MiB`` or plain bytes."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:i?B)?|B)?", text.strip(), re.IGNORECASE)
+    value = 0 if match is None else int(float(match[1]) * 1024 ** " KMGT".index((match[2] or " ").upper()))
+    if value <= 0:
+        raise ConfigError(f"{name}={text!r} is not a size", hint="for example 12GiB", param=name)
+    return value
 
 
 def _default_data_dir() -> Path:

@@ -96,8 +96,9 @@ def narrowed(parts: Parts, limits: Limits, task_type: str) -> tuple[Parts, Limit
         return parts, limits
     tasks = tuple(task for task in limits.tasks if task in PARTITION_TASKS[task_type])
     if task_type not in parts.transformers or not tasks:
+        found = f"{', '.join(parts.transformers)} ({', '.join(limits.tasks)})"
         raise ConfigError(
-            f"task_type={task_type}, but the checkpoint has {', '.join(parts.transformers)} ({', '.join(limits.tasks)})",
+            f"task_type={task_type}, but the checkpoint has {found}",
             hint="use --task-type combined",
             param="task_type",
         )

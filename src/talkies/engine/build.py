@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -51,12 +51,20 @@ class Components:
     readers: dict[str, DiTReader]
     text: Conditioner
     audio: AudioVAE
+    alive: Callable[[], object] = lambda: None  # called now and then by what may take long
     _tables: OrderedDict[object, ModulationTable] = field(default_factory=OrderedDict)
     _memo: Memo = field(default_factory=lambda: Memo(MEMO_BYTES))
 
     @cached_property
     def video(self) -> VideoVAE:
-        return VideoVAE.load(self.parts.video_vae, device=self.config.device)
+        vae = VideoVAE.load(self.parts.video_vae, device=self.config.device)
+        vae.on_tile = lambda: self.alive()
+        return vae
+
+    def synchronize(self) -> None:
+        """Waits for the device: a step is done when the device has done it, and its fault shows here."""
+        if self.config.device.type == "cuda":
+            torch.cuda.synchronize(self.config.device)
 
     def table(self, partition: str, schedule: DualSchedule, steps: Sequence[StepPlan]) -> ModulationTable:
         """The modulation table of a schedule; made once, kept for the next request with the same one."""

@@ -93,6 +93,7 @@ class Coordinator:
         Raises ``Busy``, ``Conflict``, ``NotReady``.
         """
         self.require_ready()
+        self.service.check_fits(request)
         predicted_s = self.service.predict_seconds(request)
         record = replace(record, predicted_s=predicted_s)
         try:
@@ -301,4 +302,3 @@ class Coordinator:
     def _gauges(self) -> dict[str, dict[str, float]]:
         ready = self.service.state == "ready"
         return gauges(self.store.counts(), self.store.stored_bytes(), ready=ready, engine=self.service.metrics())
-
