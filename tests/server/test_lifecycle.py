@@ -88,7 +88,7 @@ def test_a_late_end_of_a_settled_job_changes_nothing(server: Server) -> None:
     job = server.create("a ball")
     done = server.wait(job["id"])
     for kind in ("failed", "cancelled", "finished", "progress"):
-        server.coordinator._on_event(JobEvent(job_id=job["id"], kind=kind, fraction=0.1))  # type: ignore[arg-type]
+        server.coordinator.follower.on_event(JobEvent(job_id=job["id"], kind=kind, fraction=0.1))  # type: ignore[arg-type]
     assert server.http.get(f"/v1/videos/{job['id']}").json() == done
 
 
@@ -111,8 +111,8 @@ def test_an_engine_that_writes_no_file_does_not_complete(server: Server) -> None
 
 
 def test_one_broken_event_does_not_stop_the_others(server: Server) -> None:
-    server.coordinator._on_event(JobEvent(job_id="unknown", kind="progress"))
-    server.coordinator._on_event(JobEvent(job_id="unknown", kind="finished", facts={"x": object()}))
+    server.coordinator.follower.on_event(JobEvent(job_id="unknown", kind="progress"))
+    server.coordinator.follower.on_event(JobEvent(job_id="unknown", kind="finished", facts={"x": object()}))
     assert server.wait(server.create("a ball")["id"])["status"] == "completed"
 
 
