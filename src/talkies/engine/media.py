@@ -12,7 +12,7 @@ from talkies.errors import MediaError
 from talkies.geometry import Geometry, Limits
 from talkies.media.decode import read_audio, read_image, read_video
 from talkies.media.fetch import FetchPolicy, fetch
-from talkies.media.limits import MediaLimits, check_audio, check_image, check_video
+from talkies.media.limits import MediaLimits, Totals, check_audio, check_image, check_video
 from talkies.media.resize import reference_video_size, resize_reference_image
 from talkies.request import Condition, VideoRequest
 
@@ -78,7 +78,7 @@ def load_keyframe(condition: Condition, access: MediaAccess) -> np.ndarray:
 
 
 def load_reference(
-    condition: Condition, index: int, geometry: Geometry, limits: Limits, access: MediaAccess
+    condition: Condition, index: int, geometry: Geometry, limits: Limits, access: MediaAccess, totals: Totals
 ) -> tuple[MediaInput, list[str]]:
     """One reference, decoded and sized, with notes for the user. Nothing is replaced by silence or black."""
     access.alive()
@@ -90,10 +90,10 @@ def load_reference(
         picture = resize_reference_image(read_image(source, name=shown), limits, name=shown)
         return VisualInput(kind="image", frames=picture[None]), []
     if condition.kind == "audio":
-        check_audio(source, access.limits, name=shown)
+        check_audio(source, access.limits, name=shown, totals=totals)
         wave = read_audio(source, max_seconds=geometry.duration_s, sample_rate_hz=limits.sample_rate_hz, name=shown)
         return SoundInput(wave=wave), []
-    check_video(source, access.limits, name=shown, start_time_s=condition.start_time_s)
+    check_video(source, access.limits, name=shown, start_time_s=condition.start_time_s, totals=totals)
     clip = read_video(
         source,
         fps=limits.fps,
