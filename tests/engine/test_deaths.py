@@ -12,7 +12,7 @@ from talkies.engine import lifeline
 from talkies.engine.cost import CostModel
 from talkies.engine.executor import Executor
 from talkies.engine.lifeline import MAX_FAILED_STARTS
-from talkies.engine.messages import At, Beat, Cancel, Fatal, Hello, Ready, Stats, Stop, Submit
+from talkies.engine.messages import At, Beat, Cancel, Fatal, Hello, Loading, Ready, Stats, Stop, Submit
 from talkies.engine.service import TERMINAL, Job, JobEvent, ServiceInfo
 from talkies.errors import CheckpointError, NotReady
 from talkies.geometry import Limits
@@ -229,6 +229,18 @@ def test_starts_that_never_work_end_in_dead(run, tmp_path, monkeypatch):
     with pytest.raises(NotReady):
         executor.submit(job("b", tmp_path))
     assert executor.info == INFO  # that much it had said
+
+
+def test_a_start_says_where_it_stands(run):
+    def behave(link, command):
+        pass
+
+    executor = run(behave)
+    until(lambda: executor.state == "ready")
+    assert executor.loading_stage is None
+    FakeLink.made[0].say(Loading("text encoder"))
+    FakeLink.made[0].die()
+    until(lambda: executor.loading_stage == "text encoder" or executor.state == "ready")
 
 
 def test_a_fatal_error_is_not_tried_again(run, tmp_path):

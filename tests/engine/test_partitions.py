@@ -93,7 +93,9 @@ def test_both_share_one_text_encoder_and_one_of_each_vae(both, read_from, monkey
             return _load(cls, *args, **kwargs)
 
         monkeypatch.setattr(owner, "load", classmethod(counted))
-    components = build.load(config(both, "combined"))
+    stages = []
+    components = build.load(config(both, "combined"), on_stage=stages.append)
+    assert stages == ["weights of fl2va", "weights of ref2va", "text encoder", "audio VAE"]
     assert set(components.dits) == {"fl2va", "ref2va"}
     assert components.dits["fl2va"] is not components.dits["ref2va"]
     parts = id(components.text), id(components.audio), id(components.video)

@@ -13,7 +13,19 @@ from talkies import Engine
 from talkies.engine import build, worker
 from talkies.engine.config import EngineConfig
 from talkies.engine.media import check_media_root
-from talkies.engine.messages import At, Beat, Cancel, Hello, Learned, Pause, Ready, Stats, Submit, WorkerOptions
+from talkies.engine.messages import (
+    At,
+    Beat,
+    Cancel,
+    Hello,
+    Learned,
+    Loading,
+    Pause,
+    Ready,
+    Stats,
+    Submit,
+    WorkerOptions,
+)
 from talkies.engine.resume import ResumeFile
 from talkies.engine.service import TERMINAL, Job, JobEvent
 from talkies.engine.worker import Worker
@@ -84,7 +96,7 @@ def _loaded_once(tiny_folder):
     kept = {}
 
     def remember(function, key_of):
-        def call(argument):
+        def call(argument, **_):
             key = (function.__name__, key_of(argument))
             if key not in kept:
                 kept[key] = function(argument)
@@ -120,8 +132,9 @@ def written(job):
 
 
 def test_it_says_who_it_is_before_it_loads_and_what_it_costs_after(rig):
-    hello, ready = rig.messages[:2]
+    hello, *stages, ready = rig.messages
     assert isinstance(hello, Hello)
+    assert stages == [Loading("warm-up")]  # the loading itself is shared by these tests
     assert hello.info.limits.min_frames == 22
     assert len(hello.info.model_hash) == 64
     assert "/" not in hello.info.model_name

@@ -72,6 +72,7 @@ class FakeService:
             model_name="h3-tiny", model_hash="0" * 12, limits=LIMITS, device="cpu", attention="sdpa", policy="fifo"
         )
         self.state: Literal["loading", "ready", "dead"] = state  # type: ignore[assignment]
+        self.loading_stage: str | None = None
         self.step_s, self.num_steps = step_s, num_steps
         self.release = threading.Event()
         self.runs: dict[str, int] = {}

@@ -245,7 +245,10 @@ def test_posts_are_503_until_the_model_is_warm_and_when_it_is_dead(tmp_path: Pat
     with serving(tmp_path, FakeService(state="loading")) as server:
         for state, words in (("loading", "loading"), ("dead", "dead")):
             server.service.state = state  # type: ignore[assignment]
-            assert server.http.get("/health").status_code == 503
+            server.service.loading_stage = "text encoder" if state == "loading" else None
+            health = server.http.get("/health")
+            assert health.status_code == 503
+            assert ("engine is loading: text encoder" in health.text) == (state == "loading")
             answer = server.http.post("/v1/videos", json={"prompt": "a ball"})
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
             assert words in answer.json()["error"]["message"]

@@ -22,6 +22,7 @@ from talkies.codecs.text import Conditioner, TextCondition, TextEncoder
 from talkies.codecs.tokens import FolderTokenizer
 from talkies.codecs.video import VideoVAE
 from talkies.engine.config import EMBEDDED, EngineConfig, ResolvedConfig, embedded_folder, resolve
+from talkies.engine.process import give_back, peak_rss_bytes
 from talkies.engine.schedule import ReleaseSchedule, read_schedule
 from talkies.geometry import Limits
 from talkies.model.checkpoint import model_hash, resolve_checkpoint
@@ -65,6 +66,18 @@ class Components:
         """Waits for the device: a step is done when the device has done it, and its fault shows here."""
         if self.config.device.type == "cuda":
             torch.cuda.synchronize(self.config.device)
+
+    def give_back(self) -> None:
+        """Freed memory goes to the system, as far as it takes it."""
+        give_back()
+        if self.config.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def peak_memory_bytes(self) -> int:
+        """The high-water mark of this process: of the device's allocator, or of the host."""
+        if self.config.device.type == "cuda":
+            return torch.cuda.max_memory_reserved(self.config.device)
+        return peak_rss_bytes()
 
     def table(self, partition: str, schedule: DualSchedule, steps: Sequence[StepPlan]) -> ModulationTable:
         """The modulation table of a schedule; made once, kept for the next request with the same one."""
@@ -110,8 +123,11 @@ def describe(config: EngineConfig) -> tuple[Parts, Limits]:
     return narrowed(parts, limits_of(parts), config.task_type)
 
 
-def load(config: EngineConfig) -> Components:
-    """Reads configs first, then weights. Raises ``ConfigError`` or ``CheckpointError``; nothing is half-built."""
+def load(config: EngineConfig, *, on_stage: Callable[[str], object] = lambda stage: None) -> Components:
+    """Reads configs first, then weights; ``on_stage`` hears what comes next.
+
+    Raises ``ConfigError`` or ``CheckpointError``; nothing is half-built.
+    """
     resolved = resolve(config)
     # The thread count decides how sums are split, and so the last bits: it is part of what a seed reproduces.
     torch.set_num_threads(resolved.threads)
@@ -120,10 +136,14 @@ def load(config: EngineConfig) -> Components:
     attend = attention.create(resolved.attention)
     dits, readers = {}, {}
     for partition, folder in parts.transformers.items():
+        on_stage(f"weights of {partition}")
         dit = load_dit(folder, dtype=resolved.dtype, attend=attend, adaln=False)
         dits[partition] = dit.to(resolved.device)
         readers[partition] = DiTReader(folder, dtype=resolved.dtype)
+    on_stage("text encoder")
     encoder = TextEncoder.load(parts.text_encoder, dtype=resolved.dtype, device=resolved.device)
+    on_stage("audio VAE")
+    audio = AudioVAE.load(parts.audio_vae, device=resolved.device)
     return Components(
         config=resolved,
         limits=limits,
@@ -133,5 +153,5 @@ def load(config: EngineConfig) -> Components:
         dits=dits,
         readers=readers,
         text=Conditioner(FolderTokenizer.load(parts.tokenizer), PatchConfig.load(parts.processor), encoder),
-        audio=AudioVAE.load(parts.audio_vae, device=resolved.device),
+        audio=audio,
     )

@@ -22,7 +22,7 @@ from talkies.engine.ledger import Ledger
 from talkies.engine.lifeline import HANG_TIMEOUT_S, MAX_FAILED_STARTS, Starts, Watch
 from talkies.engine.link import Bell, Link
 from talkies.engine.memory import MemoryModel, check_fits
-from talkies.engine.messages import At, Beat, Fatal, Hello, Learned, Message, Ready, Room, Stats, WorkerOptions
+from talkies.engine.messages import At, Beat, Fatal, Hello, Learned, Loading, Message, Ready, Room, Stats, WorkerOptions
 from talkies.engine.service import Job, JobEvent, OnEvent, ServiceInfo
 from talkies.engine.totals import Totals
 from talkies.errors import NotReady, TalkiesError, WorkerDied, WorkerHung
@@ -53,6 +53,7 @@ class Executor:
         self._ledger = Ledger()
         self._starts = Starts()
         self._state: Literal["loading", "ready", "dead"] = "loading"
+        self._stage: str | None = None
         self._fatal: TalkiesError | None = None
         self._info: ServiceInfo | None = None
         self._info_known = threading.Event()
@@ -86,6 +87,10 @@ class Executor:
     @property
     def state(self) -> Literal["loading", "ready", "dead"]:
         return self._state
+
+    @property
+    def loading_stage(self) -> str | None:
+        return self._stage if self._state == "loading" else None
 
     @property
     def worker_pid(self) -> int | None:
@@ -238,6 +243,9 @@ class Executor:
             case Hello(info=info):
                 self._info = info
                 self._info_known.set()
+            case Loading(stage=stage):
+                self._stage = stage
+                log.info("loading: %s", stage)
             case Room(memory=memory):
                 self._memory = memory
             case Ready(cost=cost, memory=memory):

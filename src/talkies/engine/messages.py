@@ -66,6 +66,13 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True)
+class Loading:
+    """What is read next: a start that never ends should say where it stands."""
+
+    stage: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ready:
     cost: CostModel
     memory: MemoryModel | None = None
@@ -112,4 +119,4 @@ class Fatal:
 
 
 Command: TypeAlias = Submit | Cancel | Pause | Stop
-Message: TypeAlias = Hello | Ready | Room | Learned | At | Beat | Stats | Fatal | JobEvent
+Message: TypeAlias = Hello | Loading | Ready | Room | Learned | At | Beat | Stats | Fatal | JobEvent

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import resource
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,10 @@ def rss_bytes() -> int:
     with suppress(OSError, ValueError, IndexError):
         return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
     return 0
+
+
+def peak_rss_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def free_ram_bytes() -> int | None:

@@ -247,6 +247,7 @@ class JobRun:
         if self._resume is not None:
             self._resume.drop()
         stages = {name: round(seconds, 4) for name, seconds in self._stages.items()}
+        self._facts["peak_memory_mb"] = round(self._components.peak_memory_bytes() / 2**20)
         self._voice.emit("finished", fraction=1.0, facts=self._facts | {"stages_s": stages})
 
     def _known(self, prepared: Prepared) -> dict[str, Any]:

@@ -80,6 +80,11 @@ class EngineService(Protocol):
     @property
     def state(self) -> Literal["loading", "ready", "dead"]: ...
 
+    @property
+    def loading_stage(self) -> str | None:
+        """What is being loaded, while it is."""
+        ...
+
     def submit(self, job: Job) -> None:
         """Raises ``NotReady`` when dead. Never blocks on the model."""
         ...

@@ -12,8 +12,6 @@ import queue
 import time
 from collections.abc import Callable
 
-import torch
-
 from talkies.engine import build
 from talkies.engine.batching import Batcher
 from talkies.engine.cost import CostModel
@@ -28,6 +26,7 @@ from talkies.engine.messages import (
     Command,
     Hello,
     Learned,
+    Loading,
     Message,
     Pause,
     Ready,
@@ -36,7 +35,6 @@ from talkies.engine.messages import (
     WorkerOptions,
 )
 from talkies.engine.preview import LatentToRGB, load_or_fit
-from talkies.engine.process import give_back
 from talkies.engine.pulse import Pulse
 from talkies.engine.running import JobRun
 from talkies.engine.scheduler import StepScheduler
@@ -70,7 +68,8 @@ class Worker:
     def load(self) -> None:
         """Says what it is, loads, warms up, says that it is ready. Raises ``TalkiesError``."""
         self._send(Hello(describe(self._options)))
-        self._components = build.load(self._options.config)
+        self._components = build.load(self._options.config, on_stage=lambda stage: self._send(Loading(stage)))
+        self._send(Loading("warm-up"))
         self._batcher = Batcher(self._components)
         self._cost = warm_up(self._components)
         self._components.alive = self._pulse
@@ -255,8 +254,6 @@ class Worker:
         error.__context__ = error.__cause__ = None
         run.fail(known)
         self._forget(run)
-        if self._components.config.device.type == "cuda":
-            torch.cuda.empty_cache()
 
     def _forget(self, run: JobRun) -> None:
         """Everything of an ended job is given back, to the system as far as it takes it."""
@@ -265,7 +262,7 @@ class Worker:
         self._turns.forget(run.job.id)
         self._batcher.forget()
         run.state = None
-        give_back()
+        self._components.give_back()
 
     def _preview_map(self) -> LatentToRGB:
         if self._preview is None:
