@@ -1,6 +1,7 @@
 """The worker's loop, in this process: orders go in through the inbox, events come out of ``send``."""
 
 import queue
+import threading
 import time
 from collections import Counter, defaultdict
 from dataclasses import replace
@@ -22,6 +23,7 @@ from talkies.engine.messages import (
     Loading,
     Pause,
     Ready,
+    Room,
     Stats,
     Submit,
     WorkerOptions,
@@ -431,3 +433,23 @@ def test_signs_of_life_come_from_every_stage(tiny_folder, tmp_path, monkeypatch)
     begun = [m.expected_s for m in rig.messages if isinstance(m, Beat) and m.expected_s]
     assert all(0 < expected_s < 60 for expected_s in begun)
     assert len(begun) == 3  # one per forward
+
+
+def test_an_idle_worker_notices_that_memory_became_free(tiny_folder, tmp_path, monkeypatch):
+    """A room that was too small for anything refuses every job, so no job would ever make it look again."""
+    monkeypatch.setattr("talkies.engine.footprint.free_ram_bytes", lambda: 1 << 20)
+    rig = Rig(tiny_folder, tmp_path)
+    assert rig.messages[-1].memory.room == 0
+    monkeypatch.setattr("talkies.engine.footprint.free_ram_bytes", lambda: 8 << 30)
+    monkeypatch.setattr("talkies.engine.footprint.LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr("talkies.engine.worker.LOOK_EVERY_S", 0.05)
+    thread = threading.Thread(target=rig.worker.run)
+    thread.start()
+    deadline = time.monotonic() + 10
+    while not [m for m in rig.messages if isinstance(m, Room)]:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    rig.inbox.put(None)
+    thread.join(10)
+    assert next(m for m in rig.messages if isinstance(m, Room)).memory.room > 4 << 30
+    assert rig.worker._scheduler.room > 4 << 30

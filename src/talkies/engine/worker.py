@@ -18,7 +18,7 @@ from talkies.engine.cost import CostModel
 from talkies.engine.counts import Counts
 from talkies.engine.describe import describe
 from talkies.engine.failure import as_talkies
-from talkies.engine.footprint import RoomKeeper
+from talkies.engine.footprint import LOOK_EVERY_S, RoomKeeper
 from talkies.engine.memory import MemoryModel
 from talkies.engine.messages import (
     At,
@@ -102,7 +102,8 @@ class Worker:
             self._look_at_room()
         while True:
             try:
-                command = self._inbox.get(block=block)
+                # While idle it looks around now and then: a room that was once too small must not stay so.
+                command = self._inbox.get(block=block, timeout=LOOK_EVERY_S)
             except queue.Empty:
                 return True
             block = False
