@@ -127,3 +127,24 @@ def test_folding_gives_nested_values_or_one_refusal(items: list[tuple[str, str]]
 def depth(item: Any) -> int:
     inner = item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
     return 1 + max((depth(i) for i in inner), default=0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_ten_minutes_of_hostile_forms(app: Any) -> None:
+    """The same properties, for as long as the clock says; memory must not grow with the bodies."""
+    import resource
+    import time
+
+    begun, first = time.monotonic(), 0
+
+    @settings(max_examples=400, deadline=None, database=None)
+    @given(fields=pairs, named=st.booleans(), cut=st.integers(0, 60), end=st.booleans())
+    def multipart(fields: list[tuple[str, str | bytes]], named: bool, cut: int, end: bool) -> None:
+        test_multipart.hypothesis.inner_test(app, fields, named, cut, end)
+
+    while time.monotonic() - begun < 600:
+        multipart()
+        if not first and time.monotonic() - begun > 60:
+            first = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - first < 64 << 10

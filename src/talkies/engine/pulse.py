@@ -6,7 +6,7 @@ They come from the thread that works, never from one beside it: a hung loop must
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from torch import nn
 from torch.utils.hooks import RemovableHandle
@@ -36,11 +36,12 @@ class Pulse:
         if self._due():
             self._beat(Beat())
 
-    def listen_to(self, layers: Iterable[object]) -> None:
-        """Calls itself whenever one of ``layers`` begins."""
-        for layer in layers:
-            if isinstance(layer, nn.Module):
-                self._hooks.append(layer.register_forward_pre_hook(lambda *_: self()))
+    def listen_to(self, model: nn.Module) -> None:
+        """Calls itself whenever one of the layers of ``model`` begins."""
+        for stack in model.modules():
+            if isinstance(stack, nn.ModuleList | nn.Sequential):
+                for layer in stack.children():
+                    self._hooks.append(layer.register_forward_pre_hook(lambda *_: self()))
 
     def close(self) -> None:
         for hook in self._hooks:

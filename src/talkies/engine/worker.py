@@ -73,7 +73,8 @@ class Worker:
         self._batcher = Batcher(self._components)
         self._cost = warm_up(self._components)
         self._components.alive = self._pulse
-        self._pulse.listen_to(self._components.text.encoder.model.language_model.layers)
+        for model in (self._components.text.encoder.model, self._components.audio.model):
+            self._pulse.listen_to(model)  # the video VAE calls for each tile, and forwards are short units
         self._scheduler.max_step_rows = self._options.max_step_rows or self._cost.max_step_rows
         gc.collect()
         gc.freeze()  # what is here now stays: a collection after a job need not look at it
