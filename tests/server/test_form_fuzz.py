@@ -79,6 +79,8 @@ def raw(item: str | bytes) -> bytes:
 @given(fields=pairs, named=st.booleans(), cut=st.integers(0, 60), end=st.booleans())
 @example(fields=[("prompt", "a"), ("prompt", "b")], named=False, cut=0, end=True)
 @example(fields=[("prompt", "a"), ("input_reference", b"\0" * 60)], named=True, cut=0, end=True)
+@example(fields=[("prompt", "a"), ("flow_shift", "1\x1d")], named=False, cut=0, end=True)
+@example(fields=[("prompt", "a"), ("seed", "\x1c0")], named=False, cut=0, end=True)  # a space to re, not to int()
 def test_multipart(app: Any, fields: list[tuple[str, str | bytes]], named: bool, cut: int, end: bool) -> None:
     body = b""
     for key, item in fields:
