@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import os
 import random
 import signal
@@ -45,13 +46,13 @@ class Server:
         self.command = [sys.executable, "-m", "talkies", "serve", *([model] if model else [])]
         self.command += ["--port", str(self.port), "--data-dir", str(folder), "--max-queue", "1000"]
         self.log = (folder / "server.log").open("ab")
-        self.start()
+        self.process: Any = None
 
     def start(self) -> None:
         self.process = subprocess.Popen(self.command, stdout=self.log, stderr=self.log, start_new_session=True)
         self.wait_ready()
 
-    def wait_ready(self, timeout_s: float = 120) -> None:
+    def wait_ready(self, timeout_s: float = 300) -> None:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             try:
@@ -66,9 +67,10 @@ class Server:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
-    def stop(self) -> None:
-        self.process.terminate()
-        self.process.wait(30)
+    def close(self) -> None:
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait(30)
 
     def children(self) -> list[int]:
         """The worker's process and whatever it started."""
@@ -152,8 +154,8 @@ def main() -> None:
     rng = random.Random(0)
     kinds = ["cancelled" if i % 10 == 3 else "refused" if i % 10 == 6 else "unreadable" if i % 10 == 9 else "good"
              for i in range(args.jobs)]  # fmt: skip
-    with tempfile.TemporaryDirectory() as name:
-        server = Server(Path(name), args.model)
+    with tempfile.TemporaryDirectory() as name, contextlib.closing(Server(Path(name), args.model)) as server:
+        server.start()
         one_job(server, 10_000, "good", rng)  # the first clip allocates what stays
         before = server.rss_mib()
         begun = time.monotonic()
@@ -178,7 +180,6 @@ def main() -> None:
         growth = server.rss_mib() - before
         page = httpx.get(server.url + "/").status_code
         listed = [job["id"] for job in httpx.get(server.url + "/v1/videos", params={"limit": 100}).json()["data"]]
-        server.stop()
 
     table = collections.Counter((kind, end) for kind, end, _ in ended)
     for (kind, end), count in sorted(table.items()):

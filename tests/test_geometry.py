@@ -82,7 +82,8 @@ def test_illegal_lengths_name_a_legal_one(num_frames):
 
 
 @pytest.mark.parametrize(
-    ("width", "height", "word"), [(1345, 768, "multiple of 32"), (4096, 512, "1:4..4:1"), (1536, 768, "pixels")]
+    ("width", "height", "word"),
+    [(1300, 768, "multiple of 32"), (1345, 768, "1344x768"), (4096, 512, "1:4..4:1"), (1536, 768, "pixels")],
 )
 def test_canvas_refusals_name_the_way_out(width, height, word):
     with pytest.raises(InvalidRequest, match=word) as caught:

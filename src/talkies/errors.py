@@ -13,6 +13,7 @@ TalkiesError                       http_status  exit_code  code
 ├── OutOfMemory                    500          1          out_of_memory
 ├── OutputError                    500          1          output_failed       disk full, file-size limit
 ├── WorkerDied                     500          1          worker_died
+│   └── WorkerHung                 500          1          worker_hung         alive, but silent for too long
 └── Cancelled                      499          130        cancelled
 """
 
@@ -100,6 +101,10 @@ class OutputError(TalkiesError):
 
 class WorkerDied(TalkiesError):
     code = "worker_died"
+
+
+class WorkerHung(WorkerDied):
+    code = "worker_hung"
 
 
 class Cancelled(TalkiesError):

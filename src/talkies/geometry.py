@@ -155,10 +155,8 @@ def check_canvas(width: int, height: int, limits: Limits) -> None:
     """Raises ``InvalidRequest`` for a canvas the checkpoint cannot make."""
     m = limits.canvas_multiple
     for name, value in (("width", width), ("height", height)):
-        if value < m or value % m:
-            below, above = max(m, value // m * m), max(m, -(-value // m) * m)
-            nearest = f"{below}" if below == above else f"{below} or {above}"
-            raise InvalidRequest(f"{name}={value} is not a positive multiple of {m}", hint=f"use {nearest}", param=name)
+        if value < m:
+            raise InvalidRequest(f"{name}={value} is not a positive multiple of {m}", hint=f"use {m}", param=name)
     if not (1 / limits.max_aspect <= width / height <= limits.max_aspect):
         raise InvalidRequest(
             f"size {width}x{height} has a ratio outside 1:{limits.max_aspect}..{limits.max_aspect}:1",
@@ -172,6 +170,12 @@ def check_canvas(width: int, height: int, limits: Limits) -> None:
             hint=f"the largest canvas of this shape is {cw}x{ch}",
             param="size",
         )
+    # Last: the nearest multiple of a side is no way out for a canvas that is too large as a whole.
+    for name, value in (("width", width), ("height", height)):
+        if value % m:
+            below = value // m * m
+            hint = f"use {below} or {below + m}"
+            raise InvalidRequest(f"{name}={value} is not a positive multiple of {m}", hint=hint, param=name)
 
 
 def geometry_of(width: int, height: int, num_frames: int, limits: Limits) -> Geometry:

@@ -8,9 +8,11 @@ from multiprocessing import Pipe
 import pytest
 
 from talkies.engine import executor as module
+from talkies.engine import lifeline
 from talkies.engine.cost import CostModel
-from talkies.engine.executor import MAX_FAILED_STARTS, Executor
-from talkies.engine.messages import At, Cancel, Fatal, Hello, Ready, Stats, Stop, Submit
+from talkies.engine.executor import Executor
+from talkies.engine.lifeline import MAX_FAILED_STARTS
+from talkies.engine.messages import At, Beat, Cancel, Fatal, Hello, Loading, Ready, Stats, Stop, Submit
 from talkies.engine.service import TERMINAL, Job, JobEvent, ServiceInfo
 from talkies.errors import CheckpointError, NotReady
 from talkies.geometry import Limits
@@ -81,14 +83,14 @@ class FakeLink:
 def run(monkeypatch, tmp_path):
     """Starts an executor over fake workers that behave as told; returns it with its events."""
     monkeypatch.setattr(module, "Link", FakeLink)
-    monkeypatch.setattr(module, "BACKOFF_S", 0.005)
+    monkeypatch.setattr(lifeline, "BACKOFF_S", 0.005)
     monkeypatch.setattr(FakeLink, "made", [])
     monkeypatch.setattr(FakeLink, "stillborn", False)
     running = []
 
-    def start(behave=lambda link, command: None):
+    def start(behave=lambda link, command: None, **options):
         monkeypatch.setattr(FakeLink, "behave", staticmethod(behave))
-        executor, events, changed = Executor(None), defaultdict(list), threading.Condition()
+        executor, events, changed = Executor(None, **options), defaultdict(list), threading.Condition()
 
         def on_event(event):
             with changed:
@@ -229,6 +231,18 @@ def test_starts_that_never_work_end_in_dead(run, tmp_path, monkeypatch):
     assert executor.info == INFO  # that much it had said
 
 
+def test_a_start_says_where_it_stands(run):
+    def behave(link, command):
+        pass
+
+    executor = run(behave)
+    until(lambda: executor.state == "ready")
+    assert executor.loading_stage is None
+    FakeLink.made[0].say(Loading("text encoder"))
+    FakeLink.made[0].die()
+    until(lambda: executor.loading_stage == "text encoder" or executor.state == "ready")
+
+
 def test_a_fatal_error_is_not_tried_again(run, tmp_path):
     def behave(link, command):
         link.say(Fatal(CheckpointError("weights are gone", param="model")))
@@ -278,6 +292,68 @@ def test_a_worker_that_cannot_be_started_is_tried_again(run, tmp_path, monkeypat
     (end,) = executor.wait("a")
     assert end.kind == "finished"
     assert len(tries) == 3
+
+
+def test_a_worker_that_hangs_is_killed_and_its_job_goes_on(run, tmp_path):
+    hung = []
+
+    def behave(link, command):
+        if isinstance(command, Submit) and not hung:
+            hung.append(command.job.id)
+            link.say(At((command.job.id,)), Beat(0.01), JobEvent(job_id=command.job.id, kind="started"))
+        else:
+            obedient(link, command)  # the second worker does not hang
+
+    executor = run(behave, hang_timeout_s=0.3)
+    executor.submit(job("a", tmp_path))
+    (end,) = executor.wait("a")
+    assert end.kind == "finished"
+    assert len(FakeLink.made) == 2
+    metrics = executor.metrics()
+    assert (metrics["worker_hangs_total"], metrics["worker_restarts_total"]) == (1, 1)
+
+
+def test_a_job_over_which_two_workers_hang_fails_and_says_so(run, tmp_path):
+    def behave(link, command):
+        if isinstance(command, Submit) and command.job.id == "stuck":
+            link.say(At(("stuck",)), JobEvent(job_id="stuck", kind="started"))
+        else:
+            obedient(link, command)
+
+    executor = run(behave, hang_timeout_s=0.2)
+    executor.submit(job("stuck", tmp_path))
+    (end,) = executor.wait("stuck")
+    assert (end.error["code"], end.error["status"]) == ("worker_hung", 500)
+    assert "no sign of life" in end.error["message"]
+    assert "2 times" in end.error["message"]
+    executor.submit(job("next", tmp_path))
+    assert executor.wait("next")[0].kind == "finished"
+
+
+def test_a_slow_worker_that_gives_signs_of_life_is_let_be(run, tmp_path):
+    done = threading.Event()
+
+    def behave(link, command):
+        if isinstance(command, Submit):
+            link.say(At((command.job.id,)), JobEvent(job_id=command.job.id, kind="started"))
+
+            def work():
+                for _ in range(20):  # five times the timeout in all
+                    time.sleep(0.05)
+                    link.say(Beat())
+                link.say(JobEvent(job_id=command.job.id, kind="finished"), At(()))
+                done.set()
+
+            threading.Thread(target=work, daemon=True).start()
+
+    executor = run(behave, hang_timeout_s=0.2)
+    executor.submit(job("a", tmp_path))
+    (end,) = executor.wait("a")
+    assert end.kind == "finished"
+    assert done.wait(5)
+    time.sleep(0.5)  # idle: nothing to say, nothing to fear
+    assert len(FakeLink.made) == 1
+    assert executor.metrics()["worker_hangs_total"] == 0
 
 
 def test_closing_before_the_start_is_quiet():

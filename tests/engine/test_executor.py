@@ -65,12 +65,18 @@ class Client:
 
     def kill_worker_at(self, name, step):
         """SIGKILL when ``name`` has done ``step``; once per call."""
+        self._signal_worker_at(name, step, signal.SIGKILL)
+
+    def stop_worker_at(self, name, step):
+        self._signal_worker_at(name, step, signal.SIGSTOP)
+
+    def _signal_worker_at(self, name, step, signum):
         armed = [True]
 
         def act(event):
             if armed[0] and event.job_id == name and event.stage == "denoise" and (event.step or 0) >= step:
                 armed[0] = False
-                os.kill(self.executor.worker_pid, signal.SIGKILL)
+                os.kill(self.executor.worker_pid, signum)
 
         self.on_event = act
 
@@ -196,6 +202,32 @@ def test_mixed_jobs_each_end_once_and_memory_stays_flat(client):
     assert all(sum(client.kinds(name)[k] for k in TERMINAL) == 1 for name in names)
     assert rss() - before < 24 << 20
     assert client.executor.metrics()["jobs"] == 0
+
+
+def test_a_stopped_worker_is_replaced_and_changes_no_byte(tiny_folder, tmp_path, client):
+    """SIGSTOP is a hang that nobody announces: the process is there and does nothing."""
+    whole = client.submit("unhung", num_sigmas=30, seed=3)
+    client.wait("unhung")
+    hanging = Client(tiny_folder, tmp_path, save_every_s=0.0, hang_timeout_s=2.0)
+    try:
+        hanging.until_ready()
+        hanging.stop_worker_at("broken", 10)
+        broken = hanging.submit("broken", prompt="unhung", num_sigmas=30, seed=3)
+        (end,) = hanging.wait("broken")
+        assert end.kind == "finished"
+        assert hanging.kinds("broken")["resumed"] == 1
+        metrics = hanging.executor.metrics()
+        assert (metrics["worker_hangs_total"], metrics["worker_restarts_total"]) == (1, 1)
+        assert broken.outputs[0].read_bytes() == whole.outputs[0].read_bytes()
+
+        os.mkfifo(tmp_path / "never.png")  # whoever opens it waits for ever
+        endless = Condition(kind="image", uri=str(tmp_path / "never.png"), role="first")
+        hanging.submit("stuck", conditions=(endless,))
+        hanging.submit("other")
+        stuck, other = hanging.wait("stuck", "other")
+        assert (stuck.error["code"], other.kind) == ("worker_hung", "finished")
+    finally:
+        hanging.executor.close()
 
 
 def test_a_listener_that_raises_does_not_stop_the_others(client):

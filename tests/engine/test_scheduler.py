@@ -177,3 +177,65 @@ def test_unknown_policies_and_sizes_are_refused():
         StepScheduler("random")
     with pytest.raises(ConfigError):
         StepScheduler(max_num_seqs=0)
+
+
+def begin(scheduler, name, **fields):
+    scheduler.report(name, work=1.0, remaining=fields.pop("remaining", 100.0), **fields)
+
+
+def test_a_job_that_does_not_fit_beside_the_others_waits_for_them():
+    scheduler = StepScheduler("fifo")
+    scheduler.room = 100
+    scheduler.admit("a", rows=1, remaining=100, held=20, transient=30)
+    scheduler.admit("big", rows=1, remaining=1, held=60, transient=30, priority=1)
+    scheduler.admit("small", rows=1, remaining=1, held=10, transient=10)
+    assert scheduler.next() == ("big",)  # nothing has begun: alone each of them fits
+    begin(scheduler, "a")
+    assert scheduler.next() == ("a",)  # 20 + 60 + 30 are over 100, though big has the higher priority
+    scheduler.remove("big")
+    scheduler.admit("big", rows=1, remaining=1, held=60, transient=30)
+    begin(scheduler, "small")
+    assert set(scheduler.next()) <= {"a", "small"}
+    scheduler.remove("a")
+    assert scheduler.next() == ("small",)  # fifo: it was first
+    scheduler.remove("small")
+    assert scheduler.next() == ("big",)
+
+
+def test_nobody_behind_a_job_that_waits_for_memory_overtakes_it():
+    scheduler = StepScheduler("fifo")
+    scheduler.room = 100
+    scheduler.admit("a", rows=1, remaining=100, held=50, transient=10)
+    begin(scheduler, "a")
+    scheduler.admit("big", rows=1, remaining=1, held=60, transient=10)
+    scheduler.admit("small", rows=1, remaining=1, held=1, transient=1)
+    for _ in range(5):
+        assert scheduler.next() == ("a",)
+        begin(scheduler, "a", remaining=50.0)
+    scheduler.remove("a")
+    assert scheduler.next() == ("big",)
+    begin(scheduler, "big", remaining=1.0)
+    assert scheduler.position("small") == 1
+
+
+def test_a_shared_forward_keeps_within_the_memory():
+    scheduler = StepScheduler("fifo", max_num_seqs=4, max_step_rows=1000)
+    scheduler.room = 100
+    for name in "abc":
+        scheduler.admit(name, rows=10, remaining=50, held=10, transient=25)
+        begin(scheduler, name, rows=10, batch_key="k")
+    assert scheduler.next() == ("a", "b")  # 3 x 10 held and 2 x 25 for the forward; a third would be 105
+    scheduler.room = 105
+    assert scheduler.next() == ("a", "b", "c")
+
+
+def test_a_paused_job_keeps_its_memory():
+    scheduler = StepScheduler("fifo")
+    scheduler.room = 100
+    scheduler.admit("a", rows=1, remaining=100, held=50, transient=10)
+    begin(scheduler, "a")
+    scheduler.pause("a")
+    scheduler.admit("big", rows=1, remaining=1, held=60, transient=10)
+    assert scheduler.next() == ()
+    scheduler.resume("a")
+    assert scheduler.next() == ("a",)

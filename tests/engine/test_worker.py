@@ -1,18 +1,34 @@
 """The worker's loop, in this process: orders go in through the inbox, events come out of ``send``."""
 
 import queue
+import threading
 import time
 from collections import Counter, defaultdict
+from dataclasses import replace
 
 import pytest
 import torch
+from PIL import Image
 
 from talkies import Engine
 from talkies.engine import build, worker
 from talkies.engine.config import EngineConfig
-from talkies.engine.messages import At, Cancel, Hello, Learned, Pause, Ready, Stats, Submit, WorkerOptions
+from talkies.engine.media import check_media_root
+from talkies.engine.messages import (
+    At,
+    Beat,
+    Cancel,
+    Hello,
+    Learned,
+    Loading,
+    Pause,
+    Ready,
+    Room,
+    Stats,
+    Submit,
+    WorkerOptions,
+)
 from talkies.engine.resume import ResumeFile
-from talkies.engine.running import check_media_root
 from talkies.engine.service import TERMINAL, Job, JobEvent
 from talkies.engine.worker import Worker
 from talkies.errors import CheckpointError, MediaError
@@ -82,7 +98,7 @@ def _loaded_once(tiny_folder):
     kept = {}
 
     def remember(function, key_of):
-        def call(argument):
+        def call(argument, **_):
             key = (function.__name__, key_of(argument))
             if key not in kept:
                 kept[key] = function(argument)
@@ -118,8 +134,9 @@ def written(job):
 
 
 def test_it_says_who_it_is_before_it_loads_and_what_it_costs_after(rig):
-    hello, ready = rig.messages[:2]
+    hello, *stages, ready = rig.messages
     assert isinstance(hello, Hello)
+    assert stages == [Loading("warm-up")]  # the loading itself is shared by these tests
     assert hello.info.limits.min_frames == 22
     assert len(hello.info.model_hash) == 64
     assert "/" not in hello.info.model_name
@@ -343,7 +360,7 @@ def test_previews_are_jpegs_at_their_interval(tiny_folder, tmp_path):
 
 def test_a_preview_that_fails_does_not_touch_the_clip(tiny_folder, tmp_path, monkeypatch):
     rig = Rig(tiny_folder, tmp_path, preview_every_s=0.0)
-    monkeypatch.setattr("talkies.engine.running.to_jpeg", None)
+    monkeypatch.setattr("talkies.engine.reporting.to_jpeg", None)
     (kinds,) = rig.run(rig.job("a"))
     assert kinds[-1] == "finished"
     assert "preview" not in kinds
@@ -378,3 +395,61 @@ def test_the_workers_own_media_folder_holds_for_jobs_without_one(tiny_folder, tm
 def test_a_model_that_is_not_there_is_named(tmp_path):
     with pytest.raises(CheckpointError, match="nothing-here"):
         Rig(tmp_path / "nothing-here", tmp_path)
+
+
+def test_a_job_over_the_budget_fails_by_name_and_others_wait_for_memory(tiny_folder, tmp_path):
+    rig = Rig(tiny_folder, tmp_path, policy="fair")
+    limits = rig.worker._components.limits
+    model = rig.worker._memory
+    small = rig.job("a").request
+    need = model.need(small, limits)
+    room = need.peak + 200_000  # the names differ in length
+    rig.worker._memory = replace(model, room=room, budget=1 << 30)
+    rig.worker._scheduler.room = room
+    jobs = [rig.job("a"), rig.job("long", target=Target(num_frames=124)), rig.job("b")]
+    assert [kinds[-1] for kinds in rig.run(*jobs)] == ["finished", "failed", "finished"]
+    error = rig.last("long").error
+    assert (error["code"], error["status"], error["param"]) == ("invalid_request", 400, "num_frames")
+    order = [(m.job_id, m.kind) for m in rig.messages if isinstance(m, JobEvent)]
+    assert order.index(("a", "finished")) < order.index(("b", "started"))  # fair would have taken turns
+
+
+def test_signs_of_life_come_from_every_stage(tiny_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("talkies.engine.pulse.BEAT_EVERY_S", -1.0)
+    Image.new("RGB", (64, 64)).save(tmp_path / "p.png")
+    rig = Rig(tiny_folder, tmp_path)
+    job = rig.job("a", conditions=(Condition(kind="image", uri=str(tmp_path / "p.png"), role="first"),))
+    rig.run(job)
+    beats = Counter()
+    stage = ""
+    for message in rig.messages:
+        if isinstance(message, JobEvent) and message.stage:
+            stage = message.stage
+        if isinstance(message, Beat):
+            beats[stage] += 1
+    assert beats["prepare"] >= 50  # between prepare and encode: every layer of the text encoder, every tile
+    assert beats["encode"] >= 2
+    assert beats["denoise"] >= 3
+    begun = [m.expected_s for m in rig.messages if isinstance(m, Beat) and m.expected_s]
+    assert all(0 < expected_s < 60 for expected_s in begun)
+    assert len(begun) == 3  # one per forward
+
+
+def test_an_idle_worker_notices_that_memory_became_free(tiny_folder, tmp_path, monkeypatch):
+    """A room that was too small for anything refuses every job, so no job would ever make it look again."""
+    monkeypatch.setattr("talkies.engine.footprint.free_ram_bytes", lambda: 1 << 20)
+    rig = Rig(tiny_folder, tmp_path)
+    assert rig.messages[-1].memory.room == 0
+    monkeypatch.setattr("talkies.engine.footprint.free_ram_bytes", lambda: 8 << 30)
+    monkeypatch.setattr("talkies.engine.footprint.LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr("talkies.engine.worker.LOOK_EVERY_S", 0.05)
+    thread = threading.Thread(target=rig.worker.run)
+    thread.start()
+    deadline = time.monotonic() + 10
+    while not [m for m in rig.messages if isinstance(m, Room)]:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    rig.inbox.put(None)
+    thread.join(10)
+    assert next(m for m in rig.messages if isinstance(m, Room)).memory.room > 4 << 30
+    assert rig.worker._scheduler.room > 4 << 30

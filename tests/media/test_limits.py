@@ -3,7 +3,7 @@ import pytest
 from PIL import Image
 
 from talkies.errors import MediaError, TooLarge
-from talkies.media.limits import MIB, MediaLimits, check_audio, check_image, check_totals, check_video
+from talkies.media.limits import MIB, MediaLimits, Totals, check_audio, check_image, check_video
 from tests.media import corpus
 
 RELEASED = MediaLimits()
@@ -94,13 +94,28 @@ def test_a_reference_sound_must_be_wav_or_mp3():
         check_audio(bytes(16 * MIB), RELEASED, name="audio")
 
 
+def add(*items, limits=RELEASED):
+    totals = Totals(limits=limits)
+    for i, (kind, seconds) in enumerate(items, 1):
+        totals.add(kind, seconds, f"{kind} {i}")
+
+
 def test_videos_and_sounds_have_budgets_of_their_own():
-    check_totals([10.0], [10.0], RELEASED)  # a soundtrack does not count against the sounds
-    check_totals([5.003, 5.003, 5.003], [], RELEASED)
-    with pytest.raises(MediaError, match=r"reference audios may last at most 15 seconds in total, got 16\.00"):
-        check_totals([15.0], [8.0, 8.0], RELEASED)
+    add(("video", 10.0), ("audio", 10.0))  # a soundtrack does not count against the sounds
+    add(*[("video", 5.003)] * 3)
+    add(*[("video", 100.0)] * 3, limits=LOOSE)
+    with pytest.raises(MediaError, match=r"audio 3: reference audios may last at most 15 seconds in total, got 16\.00"):
+        add(("video", 15.0), ("audio", 8.0), ("audio", 8.0))
     with pytest.raises(MediaError, match="reference videos may last at most 15 seconds in total"):
-        check_totals([8.0, 8.0], [], RELEASED)
+        add(("video", 8.0), ("video", 8.0))
+
+
+def test_checks_of_files_keep_the_books():
+    totals = Totals(limits=RELEASED)
+    sound = corpus.compressed("mp3", codec="libmp3lame", rate=44_100, seconds=8)
+    check_audio(sound, RELEASED, name="audio 1", totals=totals)
+    with pytest.raises(MediaError, match="audio 2: reference audios may last at most 15 seconds"):
+        check_audio(sound, RELEASED, name="audio 2", totals=totals)
 
 
 def test_loose_limits_take_what_a_tiny_model_makes():

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from talkies.engine.service import Job, JobEvent, OnEvent, ServiceInfo
-from talkies.errors import NotReady
+from talkies.errors import InvalidRequest, NotReady
 from talkies.geometry import Limits
 from talkies.request import VideoRequest, plan
 
@@ -72,6 +72,7 @@ class FakeService:
             model_name="h3-tiny", model_hash="0" * 12, limits=LIMITS, device="cpu", attention="sdpa", policy="fifo"
         )
         self.state: Literal["loading", "ready", "dead"] = state  # type: ignore[assignment]
+        self.loading_stage: str | None = None
         self.step_s, self.num_steps = step_s, num_steps
         self.release = threading.Event()
         self.runs: dict[str, int] = {}
@@ -98,6 +99,10 @@ class FakeService:
 
     def predict_seconds(self, request: VideoRequest) -> float | None:
         return self.step_s * self.num_steps
+
+    def check_fits(self, request: VideoRequest) -> None:
+        if "huge" in request.prompt.split():
+            raise InvalidRequest("num_frames=158: this clip needs about 9 GiB", hint="use less", param="num_frames")
 
     def metrics(self) -> dict[str, float]:
         return {"steps_total": float(sum(self.steps.values()))}

@@ -32,6 +32,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     seen: dict[str, Any] = {}
 
     def build(engine: dict[str, Any], **options: Any) -> FakeService:
+        serve.engine_config(engine)
         seen.update(engine=engine, **options)
         return FakeService()
 
@@ -50,14 +51,16 @@ def started(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_a_vllm_omni_launch_line_starts_the_same_service(started: dict[str, Any], tmp_path: Path) -> None:
     line = "serve weights/H3 --omni --port 0 --served-model-name MiniMax-H3 --task-type fl2va --max-num-seqs 4"
     line += " --step-execution --usp 1 --tensor-parallel-size=1 --diffusion-attention-backend TORCH_SDPA"
+    line += " --vram-budget 1.5GiB --hang-timeout-s 60"
     line += f" --api-key one --api-key two --data-dir {tmp_path}"
     result = run(app, line.split())
     assert result.exit_code == 0, result.output
     settings = started["settings"]
     assert started["engine"]["model"] == "weights/H3"
+    assert (started["vram_budget"], started["ram_budget"], started["hang_timeout_s"]) == (3 << 29, None, 60.0)
     assert (started["engine"]["attention"], started["max_num_seqs"]) == ("TORCH_SDPA", 4)  # the registry's alias
     assert (settings.served_model_name, settings.api_keys) == ("MiniMax-H3", ("one", "two"))
-    assert (settings.tasks, settings.data_dir) == (("t2va", "fl2va"), tmp_path)
+    assert (started["engine"]["task_type"], settings.data_dir) == ("fl2va", tmp_path)
     assert "note: --step-execution: already so" in result.output
 
 
@@ -73,6 +76,8 @@ def test_a_vllm_omni_launch_line_starts_the_same_service(started: dict[str, Any]
         ("--max-num-sequences 2", "did you mean --max-num-seqs?"),
         ("one two", "one model is served, got one, two"),
         ("one --model two", "differ"),
+        ("--ram-budget lots", "ram_budget='lots' is not a size (for example 12GiB)"),
+        ("--vram-budget 0GiB", "is not a size"),
         ("--task-type t2va", "combined, fl2va or ref2va"),
         ("--max-queue 0", "max_queue=0 is under 1"),
         ("--webhook-secret short", "under 16 characters"),

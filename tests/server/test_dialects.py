@@ -157,7 +157,7 @@ def test_snapping_and_unnamed_references_are_told(server: Server, mp4: Path, png
         ("input_references", (p.name, p.read_bytes(), mime)) for p, mime in ((mp4, "video/mp4"), (png, "image/png"))
     ]
     job = accepted(server.http.post("/v1/videos", data={"prompt": "<Video 1> in the style of this"}, files=parts))
-    assert job["warnings"] == ["image 1 is not mentioned: write <Picture 1> where the prompt means it"]
+    assert job["warnings"] == ["the prompt never mentions <Picture 1>"]
 
 
 @pytest.mark.parametrize("word", ["auto", "standard", "default", "hd", "lossless"])

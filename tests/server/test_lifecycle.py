@@ -17,7 +17,7 @@ from talkies.errors import ConfigError
 from talkies.server.app import create_app
 from talkies.server.config import ServerConfig
 from tests.server.conftest import Server, serving
-from tests.server.fakes import FakeService
+from tests.server.fakes import FakeService, jpeg_bytes
 
 
 def files_of(server: Server) -> list[str]:
@@ -88,7 +88,7 @@ def test_a_late_end_of_a_settled_job_changes_nothing(server: Server) -> None:
     job = server.create("a ball")
     done = server.wait(job["id"])
     for kind in ("failed", "cancelled", "finished", "progress"):
-        server.coordinator._on_event(JobEvent(job_id=job["id"], kind=kind, fraction=0.1))  # type: ignore[arg-type]
+        server.coordinator.follower.on_event(JobEvent(job_id=job["id"], kind=kind, fraction=0.1))  # type: ignore[arg-type]
     assert server.http.get(f"/v1/videos/{job['id']}").json() == done
 
 
@@ -111,8 +111,8 @@ def test_an_engine_that_writes_no_file_does_not_complete(server: Server) -> None
 
 
 def test_one_broken_event_does_not_stop_the_others(server: Server) -> None:
-    server.coordinator._on_event(JobEvent(job_id="unknown", kind="progress"))
-    server.coordinator._on_event(JobEvent(job_id="unknown", kind="finished", facts={"x": object()}))
+    server.coordinator.follower.on_event(JobEvent(job_id="unknown", kind="progress"))
+    server.coordinator.follower.on_event(JobEvent(job_id="unknown", kind="finished", facts={"x": object()}))
     assert server.wait(server.create("a ball")["id"])["status"] == "completed"
 
 
@@ -153,6 +153,41 @@ def test_slow_references_do_not_hold_up_polls(server: Server) -> None:
     deaf.close()
     for thread in threads:
         thread.join()
+
+
+@pytest.mark.parametrize("path", ["/v1/videos", "/v1/videos/sync"])
+def test_a_client_that_leaves_while_its_reference_is_fetched_leaves_nothing_stuck(server: Server, path: str) -> None:
+    import socket
+
+    listener, asked = socket.create_server(("127.0.0.1", 0)), threading.Event()
+
+    def slow_picture() -> None:
+        sock, _ = listener.accept()
+        with sock:
+            sock.recv(65536)
+            asked.set()
+            time.sleep(0.8)
+            head = f"HTTP/1.1 200 OK\r\nContent-Type: image/jpeg\r\nContent-Length: {len(jpeg_bytes())}\r\n\r\n"
+            sock.sendall(head.encode() + jpeg_bytes())
+
+    threading.Thread(target=slow_picture, daemon=True).start()
+    object.__setattr__(server.coordinator.config, "allow_hosts", ("127.0.0.1",))
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}/x.jpg"
+    body = {"prompt": "slow", "image_reference": {"image_url": url}}
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{server.url}{path}", json=body, timeout=0.4, trust_env=False)
+    assert asked.wait(5)
+    if path.endswith("sync"):  # nobody would read the answer
+        until(lambda: server.http.get("/load").json()["server_load"] == 0)
+        time.sleep(1.0)
+        until(lambda: files_of(server) == [])
+    else:  # accepted is accepted: it is in the list, and ends
+        until(lambda: server.http.get("/v1/videos").json()["data"])
+        server.service.release.set()
+    assert server.wait(server.create("a ball")["id"])["status"] == "completed"
+    states = {job["status"] for job in server.http.get("/v1/videos").json()["data"]}
+    assert states == {"completed"}
+    listener.close()
 
 
 def test_a_disk_that_refuses_the_end_is_asked_again(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +280,10 @@ def test_posts_are_503_until_the_model_is_warm_and_when_it_is_dead(tmp_path: Pat
     with serving(tmp_path, FakeService(state="loading")) as server:
         for state, words in (("loading", "loading"), ("dead", "dead")):
             server.service.state = state  # type: ignore[assignment]
-            assert server.http.get("/health").status_code == 503
+            server.service.loading_stage = "text encoder" if state == "loading" else None
+            health = server.http.get("/health")
+            assert health.status_code == 503
+            assert ("engine is loading: text encoder" in health.text) == (state == "loading")
             answer = server.http.post("/v1/videos", json={"prompt": "a ball"})
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
             assert words in answer.json()["error"]["message"]

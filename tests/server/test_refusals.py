@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.server.conftest import Server, serving
-from tests.server.fakes import mp4_bytes
+from tests.server.fakes import FakeService, mp4_bytes
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 64
 GIF = "data:image/gif;base64,R0lGODlhAQABAAAAACw="
@@ -19,6 +20,7 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": "  \t"}, "prompt", "blank"),
     ({"prompt": "x" * 7001}, "prompt", "7001 characters, over the limit of 7000"),
     ({"prompt": 5}, "prompt", "text"),
+    ({"prompt": "a huge ball"}, "num_frames", "needs about 9 GiB"),
     ({"promt": "a"}, "promt", "did you mean 'prompt'?"),
     ({"model": "sora-2"}, "model", "Model mismatch"),
     ({"seed": 2**64}, "seed", "outside -9223372036854775808..9223372036854775807"),
@@ -185,7 +187,9 @@ def test_absent_endpoints_answer_in_the_error_shape(shared: Server) -> None:
 
 
 def test_a_partition_that_is_not_served_is_refused_at_post(tmp_path: Path) -> None:
-    with serving(tmp_path, tasks=("ref2va",)) as server:
+    service = FakeService()
+    service.info = replace(service.info, limits=replace(service.info.limits, tasks=("ref2va",)))
+    with serving(tmp_path, service) as server:
         answer = server.http.post("/v1/videos", json={"prompt": "a ball", "task": "t2va"})
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "task")
         assert "ref2va" in answer.json()["error"]["message"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mimetypes
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,8 @@ import typer
 
 from talkies.cli.common import print_json, reports_errors
 from talkies.errors import InvalidRequest
-from talkies.request import Condition, Target, Task, VideoRequest, parse_size
+from talkies.media.kinds import kind_of_uri
+from talkies.request import Condition, Kind, Target, Task, VideoRequest, parse_size
 
 if TYPE_CHECKING:
     from talkies.engine.events import OnProgress
@@ -158,19 +158,15 @@ def _paths(output: Path, count: int) -> list[Path]:
     return [output.with_name(f"{output.stem}-{i}{output.suffix}") for i in range(count)]
 
 
-def _kind(uri: str) -> Any:
-    """What a reference is, by its name; the decoder looks at the content in any case."""
-    mime = uri[5:].split(";")[0] if uri.startswith("data:") else mimetypes.guess_type(uri)[0] or ""
-    kind = mime.split("/")[0]
-    if kind in ("image", "video", "audio"):
-        return kind
-    if uri.lower().endswith((".heic", ".heif", ".avif")):
-        return "image"
-    raise InvalidRequest(
-        f"--reference {uri[:80]}: its name does not say whether it is a picture, a video or a sound",
-        hint="give it its usual suffix, such as .png, .mp4 or .wav",
-        param="reference",
-    )
+def _kind(uri: str) -> Kind:
+    kind = kind_of_uri(uri)
+    if kind is None:
+        raise InvalidRequest(
+            f"--reference {uri[:80]}: its name does not say whether it is a picture, a video or a sound",
+            hint="give it its usual suffix, such as .png, .mp4 or .wav",
+            param="reference",
+        )
+    return kind
 
 
 def _ladder(text: str | None) -> tuple[float, ...] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import socket
 import sys
 import threading
@@ -18,6 +19,7 @@ from talkies.cli.common import fail, reports_errors
 from talkies.errors import ConfigError, TalkiesError
 
 if TYPE_CHECKING:
+    from talkies.engine.config import EngineConfig
     from talkies.engine.service import EngineService
     from talkies.server.app import HttpServer
 
@@ -101,6 +103,20 @@ def serve(
         [], envvar="TALKIES_QUANTIZATION_EXCLUDE", help="A linear that stays as it is, such as blocks.0.*; repeatable."
     ),
     threads: int | None = typer.Option(None, envvar="TALKIES_THREADS", help="CPU threads; all cores when absent."),
+    ram_budget: str | None = typer.Option(
+        None, envvar="TALKIES_RAM_BUDGET", help="Of the worker on a CPU, such as 12GiB; 90 % of what is free if absent."
+    ),
+    vram_budget: str | None = typer.Option(
+        None,
+        envvar="TALKIES_VRAM_BUDGET",
+        help="The same of a worker on a GPU.",
+    ),
+    hang_timeout_s: float = typer.Option(
+        300.0,
+        envvar="TALKIES_HANG_TIMEOUT_S",
+        min=1.0,
+        help="A busy worker without a sign of life for so long, or 20 predicted steps if that is longer, is replaced.",
+    ),
     disable_log_stats: bool = typer.Option(False, "--disable-log-stats", help="No /metrics."),
     log_level: str = typer.Option("info", envvar="TALKIES_LOG_LEVEL", help="debug, info, warning or error."),
     log_json: bool = typer.Option(False, "--log-json", envvar="TALKIES_LOG_JSON", help="One JSON object per line."),
@@ -126,7 +142,6 @@ def serve(
         data_dir=(data_dir or _default_data_dir()).expanduser().absolute(),
         served_model_name=served_model_name,
         api_keys=tuple(api_key),
-        tasks=_tasks(task_type),
         max_queue=max_queue,
         max_queue_s=max_queue_s,
         max_jobs_per_key=max_jobs_per_key,
@@ -147,33 +162,38 @@ def serve(
         "quantization": quantization,
         "quantization_exclude": tuple(quantization_exclude),
         "threads": threads,
+        "task_type": task_type,
     }
     if not api_key and host not in ("127.0.0.1", "::1", "localhost"):
         print("note: no --api-key: everybody who reaches this port can make, see and delete clips", file=sys.stderr)
     listener = _listen(host, port)
-    service = _build(engine, policy=policy, max_num_seqs=max_num_seqs, data_dir=settings.data_dir)
+    service = _build(
+        engine,
+        policy=policy,
+        max_num_seqs=max_num_seqs,
+        data_dir=settings.data_dir,
+        hang_timeout_s=hang_timeout_s,
+        ram_budget=_bytes("ram_budget", ram_budget),
+        vram_budget=_bytes("vram_budget", vram_budget),
+    )
     _run(service, settings, listener, begun)
 
 
-def _build(engine: dict[str, Any], *, policy: str, max_num_seqs: int, data_dir: Path) -> EngineService:
+def _build(engine: dict[str, Any], *, data_dir: Path, **options: Any) -> EngineService:
     """The engine over worker processes; imported here, since it brings torch."""
-    from talkies.engine.config import EMBEDDED, EngineConfig
     from talkies.engine.executor import Executor
 
-    config = EngineConfig(
-        model=engine["model"] or EMBEDDED,
-        device=engine["device"],
-        dtype=engine["dtype"],
-        attention=engine["attention"],
-        kernels=engine["kernels"],
-        quantization=engine["quantization"],
-        quantization_exclude=engine["quantization_exclude"],
-        threads="auto" if engine["threads"] is None else engine["threads"],
-    )
     # Every reference is copied below uploads/ before a job is accepted, so the engine reads nothing else.
-    return Executor(
-        config, policy=policy, data_dir=data_dir, max_num_seqs=max_num_seqs, media_root=data_dir / "uploads"
-    )
+    return Executor(engine_config(engine), data_dir=data_dir, media_root=data_dir / "uploads", **options)
+
+
+def engine_config(engine: dict[str, Any]) -> EngineConfig:
+    """Raises ``ConfigError``."""
+    from talkies.engine.config import EMBEDDED, EngineConfig
+
+    absent: dict[str, Any] = {"model": EMBEDDED, "threads": "auto"}
+    values: dict[str, Any] = {name: absent.get(name) if value is None else value for name, value in engine.items()}
+    return EngineConfig(**values)
 
 
 def _run(service: EngineService, settings: Any, listener: socket.socket, begun: float) -> None:
@@ -223,12 +243,15 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _tasks(task_type: str) -> tuple[str, ...] | None:
-    """The tasks of a partition; None for all that the checkpoint has."""
-    partitions = {"combined": None, "fl2va": ("t2va", "fl2va"), "ref2va": ("ref2va",)}
-    if task_type not in partitions:
-        raise ConfigError(f"task_type={task_type!r} is unknown", hint="combined, fl2va or ref2va", param="task_type")
-    return partitions[task_type]
+def _bytes(name: str, text: str | None) -> int | None:
+    """``12GiB``, ``12G``, ``800MiB`` or plain bytes."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:i?B)?|B)?", text.strip(), re.IGNORECASE)
+    value = 0 if match is None else int(float(match[1]) * 1024 ** " KMGT".index((match[2] or " ").upper()))
+    if value <= 0:
+        raise ConfigError(f"{name}={text!r} is not a size", hint="for example 12GiB", param=name)
+    return value
 
 
 def _default_data_dir() -> Path:

@@ -8,7 +8,7 @@ transformer/`` and a ``model_index.json`` whose ``_minimax_h3`` states the parti
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from talkies.codecs.audio import AudioVAEConfig
 from talkies.codecs.patches import PatchConfig
 from talkies.codecs.reading import read_json
 from talkies.codecs.video_config import VideoVAEConfig
-from talkies.errors import CheckpointError
+from talkies.errors import CheckpointError, ConfigError
 from talkies.geometry import NAMED_RATIOS, Limits
 from talkies.request import parse_ratio
 
@@ -88,6 +88,22 @@ def find_parts(folder: Path | str) -> Parts:
         if (root / sub).is_dir()
     }
     return _checked(root, "port", root, transformers, (_index(root),))
+
+
+def narrowed(parts: Parts, limits: Limits, task_type: str) -> tuple[Parts, Limits]:
+    """What is left when one partition is served. Raises ``ConfigError`` when the checkpoint does not have it."""
+    if task_type == "combined":
+        return parts, limits
+    tasks = tuple(task for task in limits.tasks if task in PARTITION_TASKS[task_type])
+    if task_type not in parts.transformers or not tasks:
+        found = f"{', '.join(parts.transformers)} ({', '.join(limits.tasks)})"
+        raise ConfigError(
+            f"task_type={task_type}, but the checkpoint has {found}",
+            hint="use --task-type combined",
+            param="task_type",
+        )
+    transformers = {task_type: parts.transformers[task_type]}
+    return replace(parts, transformers=transformers), replace(limits, tasks=tasks)
 
 
 def read_limits(folder: Path | str) -> Limits:

@@ -40,6 +40,7 @@ class VideoVAE:
         self.config = config
         self.decoder = decoder
         self.device = device
+        self.on_tile: Callable[[], object] = lambda: None  # called before each tile, or batch of them
         self._encoder: nn.Module | None = None
 
     @classmethod
@@ -111,7 +112,10 @@ class VideoVAE:
         assert self._encoder is not None
         plan = self._plan(pixels.shape[-2], pixels.shape[-1])
         encoder, quant_conv = self._encoder["encoder"], self._encoder["quant_conv"]  # type: ignore[index]
-        moments = [quant_conv(encoder(tile)) for tile in plan.cut(pixels)]
+        moments = []
+        for tile in plan.cut(pixels):
+            self.on_tile()
+            moments.append(quant_conv(encoder(tile)))
         return plan.scaled(self.config.spatial_factor).stitch(moments)
 
     @torch.no_grad()
@@ -151,6 +155,7 @@ class VideoVAE:
         batch = max(1, budget // tokens)
         pixels: list[Tensor] = []
         for start in range(0, len(tiles), batch):
+            self.on_tile()
             group = torch.cat(list(tiles[start : start + batch])).to(self.device)
             pixels.extend(self.decoder(group).split(1))
         return pixels

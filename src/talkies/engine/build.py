@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from torch import Tensor
 from talkies.attention import registry as attention
 from talkies.attention.base import Trimmed
 from talkies.codecs.audio import AudioVAE
-from talkies.codecs.checkpoint import Parts, find_parts, limits_of
+from talkies.codecs.checkpoint import Parts, find_parts, limits_of, narrowed
 from talkies.codecs.memo import Memo, content_key
 from talkies.codecs.patches import PatchConfig
 from talkies.codecs.presentation import Visual
@@ -24,6 +24,7 @@ from talkies.codecs.text import Conditioner, TextCondition, TextEncoder
 from talkies.codecs.tokens import FolderTokenizer
 from talkies.codecs.video import VideoVAE
 from talkies.engine.config import EMBEDDED, EngineConfig, ResolvedConfig, embedded_folder, resolve
+from talkies.engine.process import give_back, peak_rss_bytes
 from talkies.engine.schedule import ReleaseSchedule, read_schedule
 from talkies.geometry import Limits
 from talkies.kernels import select as kernels
@@ -59,12 +60,32 @@ class Components:
     readers: dict[str, DiTReader]
     text: Conditioner
     audio: AudioVAE
+    alive: Callable[[], object] = lambda: None  # called now and then by what may take long
     _tables: OrderedDict[object, ModulationTable] = field(default_factory=OrderedDict)
     _memo: Memo = field(default_factory=lambda: Memo(MEMO_BYTES))
 
     @cached_property
     def video(self) -> VideoVAE:
-        return VideoVAE.load(self.parts.video_vae, device=self.config.device)
+        vae = VideoVAE.load(self.parts.video_vae, device=self.config.device)
+        vae.on_tile = lambda: self.alive()
+        return vae
+
+    def synchronize(self) -> None:
+        """Waits for the device: a step is done when the device has done it, and its fault shows here."""
+        if self.config.device.type == "cuda":
+            torch.cuda.synchronize(self.config.device)
+
+    def give_back(self) -> None:
+        """Freed memory goes to the system, as far as it takes it."""
+        give_back()
+        if self.config.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def peak_memory_bytes(self) -> int:
+        """The high-water mark of this process: of the device's allocator, or of the host."""
+        if self.config.device.type == "cuda":
+            return torch.cuda.max_memory_reserved(self.config.device)
+        return peak_rss_bytes()
 
     def table(self, partition: str, schedule: DualSchedule, steps: Sequence[StepPlan]) -> ModulationTable:
         """The modulation table of a schedule; made once, kept for the next request with the same one."""
@@ -104,13 +125,24 @@ def locate(model: str) -> Path:
     return embedded_folder() if model == EMBEDDED else resolve_checkpoint(model)
 
 
-def load(config: EngineConfig) -> Components:
-    """Reads configs first, then weights. Raises ``ConfigError`` or ``CheckpointError``; nothing is half-built."""
+def describe(config: EngineConfig) -> tuple[Parts, Limits]:
+    """The parts that will be loaded and what they can make, from configs alone.
+
+    Raises ``ConfigError`` and ``CheckpointError``.
+    """
+    parts = find_parts(locate(config.model))
+    return narrowed(parts, limits_of(parts), config.task_type)
+
+
+def load(config: EngineConfig, *, on_stage: Callable[[str], object] = lambda stage: None) -> Components:
+    """Reads configs first, then weights; ``on_stage`` hears what comes next.
+
+    Raises ``ConfigError`` or ``CheckpointError``; nothing is half-built.
+    """
     resolved = resolve(config)
     # The thread count decides how sums are split, and so the last bits: it is part of what a seed reproduces.
     torch.set_num_threads(resolved.threads)
-    parts = find_parts(locate(config.model))
-    limits = limits_of(parts)
+    parts, limits = describe(config)
     schedule = read_schedule(parts)
     ops = kernels.create(resolved.kernels)
     attend = attention.create(resolved.attention, ops)
@@ -125,12 +157,16 @@ def load(config: EngineConfig) -> Components:
     )
     dits, readers = {}, {}
     for partition, folder in parts.transformers.items():
+        on_stage(f"weights of {partition}")
         reader = readers[partition] = DiTReader(folder, dtype=resolved.dtype)
         place = placer(resolved.quantize, reader.config, ops, resolved.device)
         dit = build_dit(reader, attend=attend, text_attend=text_attend, ops=ops, adaln=False, place=place)
         dit.use_chunking(resolved.chunking)
         dits[partition] = dit
+    on_stage("text encoder")
     encoder = TextEncoder.load(parts.text_encoder, dtype=resolved.dtype, device=resolved.device)
+    on_stage("audio VAE")
+    audio = AudioVAE.load(parts.audio_vae, device=resolved.device)
     return Components(
         config=resolved,
         limits=limits,
@@ -141,5 +177,5 @@ def load(config: EngineConfig) -> Components:
         dits=dits,
         readers=readers,
         text=Conditioner(FolderTokenizer.load(parts.tokenizer), PatchConfig.load(parts.processor), encoder),
-        audio=AudioVAE.load(parts.audio_vae, device=resolved.device),
+        audio=audio,
     )

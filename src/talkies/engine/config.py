@@ -33,6 +33,7 @@ class EngineConfig:
     mlp_rows: int | None = None  # rows that go through a feed-forward at a time; all when absent
     head_groups: int = 1  # turns in which attention computes its heads
     threads: int | Literal["auto"] = "auto"  # CPU threads; part of what makes two runs the same bytes
+    task_type: str = "combined"  # or one partition, fl2va or ref2va: the other one's DiT is then never read
 
     def __post_init__(self) -> None:
         if self.dtype not in ("auto", "float32", "bfloat16"):
@@ -46,6 +47,10 @@ class EngineConfig:
         Chunking(mlp_rows=self.mlp_rows, head_groups=self.head_groups)
         if self.threads != "auto" and not (isinstance(self.threads, int) and 1 <= self.threads <= 1024):
             raise ConfigError(f"threads={self.threads!r} is outside 1..1024", param="threads")
+        if self.task_type not in ("combined", "fl2va", "ref2va"):
+            raise ConfigError(
+                f"task_type={self.task_type!r} is unknown", hint="combined, fl2va or ref2va", param="task_type"
+            )
 
     @property
     def quantize(self) -> QuantizeConfig:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from talkies.engine.extent import extents_of
 from talkies.errors import InvalidRequest
 from talkies.geometry import Geometry, Limits
 from talkies.request import VideoRequest, plan
@@ -33,11 +34,14 @@ class Size:
 
 
 def size_of(request: VideoRequest, limits: Limits) -> Size:
-    """Estimated from the request alone. Raises ``InvalidRequest`` where the checkpoint cannot make it."""
+    """Estimated from the request and the headers of its files.
+
+    Raises ``InvalidRequest`` where the checkpoint cannot make it.
+    """
     geometry = plan(request, limits, auto_aspect=FALLBACK_ASPECT)
     points = len(request.sigmas) if request.sigmas is not None else request.num_sigmas or limits.default_num_sigmas
     text_rows = round(len(request.prompt) / CHARS_PER_TOKEN) + 1
-    condition_rows = len(request.conditions) * geometry.rows_per_frame
+    condition_rows = sum(extent.rows(limits) for extent in extents_of(request, geometry, limits))
     return Size(
         rows=text_rows + condition_rows + geometry.video_rows + geometry.audio_rows,
         num_forwards=(points - 1) * request.num_outputs,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from talkies.engine.clip import Clip
 from talkies.engine.config import EMBEDDED, EngineConfig
 from talkies.engine.events import OnProgress, Reporter, ShouldStop
 from talkies.engine.metadata import clip_metadata
+from talkies.engine.stages import timed
 from talkies.engine.state import RequestState
 from talkies.errors import Cancelled, InvalidRequest, OutOfMemory
 from talkies.geometry import Limits
@@ -99,7 +99,7 @@ class Engine:
         """``num_outputs`` clips with seeds ``seed, seed + 1, ...``; text and conditions are encoded once."""
         clips = []
         for state, stages, report in self._run(request, on_progress, should_stop, noise):
-            with _stage(stages, "decode"):
+            with timed(stages, "decode"):
                 wave = pipeline.decode_audio(self.components, state)
                 frames = np.concatenate(list(self._frames(state, report, should_stop)))
             clips.append(
@@ -133,7 +133,7 @@ class Engine:
             paths, self._run(request, on_progress, should_stop, None), strict=True
         ):
             geometry = state.geometry
-            with _stage(stages, "decode"):
+            with timed(stages, "decode"):
                 wave = pipeline.decode_audio(self.components, state)
                 with Mp4Writer(
                     path,
@@ -174,16 +174,16 @@ class Engine:
         shared: dict[str, float] = {}
         report = Reporter(on_progress, num_outputs=request.num_outputs)
         with _out_of_memory():
-            with _stage(shared, "prepare"):
+            with timed(shared, "prepare"):
                 prepared = pipeline.prepare(self.components, request)
             report("prepare", 1, 1)
-            with _stage(shared, "encode"):
+            with timed(shared, "encode"):
                 encoded = pipeline.encode(self.components, prepared)
             report("encode", 1, 1)
             for output in range(request.num_outputs):
                 report = Reporter(on_progress, output=output, num_outputs=request.num_outputs)
                 stages = dict(shared) if output == 0 else {}
-                with _stage(stages, "denoise"):
+                with timed(stages, "denoise"):
                     state = pipeline.pack(self.components, encoded, output=output, noise=noise)
                     while not state.done:
                         _check(should_stop)
@@ -203,13 +203,6 @@ class Engine:
 def _check(should_stop: ShouldStop | None) -> None:
     if should_stop is not None and should_stop():
         raise Cancelled("the request was cancelled")
-
-
-@contextmanager
-def _stage(stages: dict[str, float], name: str) -> Iterator[None]:
-    start = time.perf_counter()
-    yield
-    stages[name] = stages.get(name, 0.0) + time.perf_counter() - start
 
 
 @contextmanager

@@ -1,11 +1,11 @@
-"""EngineService over a worker process: starts it, feeds it, and outlives it.
+"""EngineService over a worker process: starts it, feeds it, watches it, and outlives it.
 
-    submit, cancel ... -> outbox -> [pump thread] -> pipe -> worker        one pump thread per executor: it alone
-    on_event           <-           [pump thread] <- pipe <- worker        talks to the worker and calls on_event
+    submit, cancel ... -> ledger -> [pump thread] -> pipe -> worker        one pump thread per executor: it alone
+    on_event           <- ledger <- [pump thread] <- pipe <- worker        talks to the worker and calls on_event
 
-A job is kept here until its last event. When the worker dies, the jobs it was working on are tried once more from
-their last saved step, and fail with ``WorkerDied`` if it dies over them again; all others are simply handed to the
-next worker. This file imports no torch, and neither does what it imports: the process that serves starts in a moment.
+When the worker dies, or hangs and is killed, the jobs it was working on are tried once more from their last saved
+step, and fail if it dies over them again; all others are simply handed to the next worker. This file imports no
+torch, and neither does what it imports: the process that serves starts in a moment.
 """
 
 from __future__ import annotations
@@ -13,54 +13,26 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from talkies.engine.cost import CostModel, predict
-from talkies.engine.failure import error_dict
+from talkies.engine.ledger import Ledger
+from talkies.engine.lifeline import HANG_TIMEOUT_S, MAX_FAILED_STARTS, Starts, Watch
 from talkies.engine.link import Bell, Link
-from talkies.engine.messages import (
-    At,
-    Cancel,
-    Command,
-    Fatal,
-    Hello,
-    Learned,
-    Message,
-    Pause,
-    Ready,
-    Stats,
-    Stop,
-    Submit,
-    WorkerOptions,
-)
-from talkies.engine.service import TERMINAL, Job, JobEvent, OnEvent, ServiceInfo
-from talkies.errors import NotReady, TalkiesError, WorkerDied
+from talkies.engine.memory import MemoryModel, check_fits
+from talkies.engine.messages import At, Beat, Fatal, Hello, Learned, Loading, Message, Ready, Room, Stats, WorkerOptions
+from talkies.engine.service import Job, JobEvent, OnEvent, ServiceInfo
+from talkies.engine.totals import Totals
+from talkies.errors import NotReady, TalkiesError, WorkerDied, WorkerHung
 from talkies.request import VideoRequest
 
 if TYPE_CHECKING:
     from talkies.engine.config import EngineConfig
 
 log = logging.getLogger(__name__)
-MAX_DEATHS = 2  # of workers over one job
-MAX_FAILED_STARTS = 5  # in a row, before the service gives up
-BACKOFF_S, MAX_BACKOFF_S = 0.2, 30.0
-STABLE_AFTER_S = 60.0  # a worker that lived so long did not die of its start
 INFO_TIMEOUT_S = 300.0  # a model hub may have to be asked
-
-
-@dataclass
-class Tracked:
-    """A job from submit to its last event."""
-
-    job: Job
-    begun: bool = False
-    cancelled: bool = False
-    paused: bool = False
-    deaths: int = 0
 
 
 class Executor:
@@ -70,42 +42,28 @@ class Executor:
         self,
         config: EngineConfig,
         *,
-        policy: str = "shortest-remaining",
         data_dir: Path | None = None,
-        max_num_seqs: int = 1,
-        media_root: Path | None = None,
-        max_step_rows: int | None = None,
-        save_every_s: float = 3.0,
-        preview_every_s: float = 1.0,
+        hang_timeout_s: float = HANG_TIMEOUT_S,
+        **options: Any,  # of WorkerOptions
     ) -> None:
-        self._options = WorkerOptions(
-            config=config,
-            policy=policy,
-            max_num_seqs=max_num_seqs,
-            max_step_rows=max_step_rows,
-            media_root=media_root,
-            cache_dir=None if data_dir is None else data_dir / "cache",
-            save_every_s=save_every_s,
-            preview_every_s=preview_every_s,
-        )
+        cache_dir = None if data_dir is None else data_dir / "cache"
+        self._options = WorkerOptions(config=config, cache_dir=cache_dir, **options)
+        self._hang_timeout_s = hang_timeout_s
         self._lock = threading.RLock()
-        self._tracked: dict[str, Tracked] = {}
-        self._outbox: deque[Command] = deque()
-        self._own_events: deque[JobEvent] = deque()
-        self._on_event: OnEvent | None = None
+        self._ledger = Ledger()
+        self._starts = Starts()
         self._state: Literal["loading", "ready", "dead"] = "loading"
+        self._stage: str | None = None
         self._fatal: TalkiesError | None = None
         self._info: ServiceInfo | None = None
         self._info_known = threading.Event()
         self._cost: CostModel | None = None
+        self._memory: MemoryModel | None = None
         self._at: tuple[str, ...] = ()
-        self._stats: dict[str, float] = {}
-        self._past: dict[str, float] = {}  # totals of workers that are gone
-        self._restarts = 0
-        self._failed_starts = 0
-        self._failures_in_row = 0
-        self._start_at = 0.0
+        self._totals = Totals()
         self._link: Link | None = None
+        self._watch = Watch(hang_timeout_s, 0.0)
+        self._hung: WorkerHung | None = None
         self._closing: float | None = None  # when patience with the worker ends
         self._bell = Bell()
         self._pump = threading.Thread(target=self._run, name="executor", daemon=True)
@@ -123,13 +81,16 @@ class Executor:
         raise self._fatal or NotReady("the worker did not say what it serves", hint="see the log for its errors")
 
     def start(self, on_event: OnEvent) -> None:
-        with self._lock:
-            self._on_event = on_event
+        self._ledger.on_event = on_event
         self._begin()
 
     @property
     def state(self) -> Literal["loading", "ready", "dead"]:
         return self._state
+
+    @property
+    def loading_stage(self) -> str | None:
+        return self._stage if self._state == "loading" else None
 
     @property
     def worker_pid(self) -> int | None:
@@ -141,44 +102,36 @@ class Executor:
             if self._state == "dead" or self._closing is not None:
                 reason = str(self._fatal) if self._fatal else "it was closed"
                 raise NotReady(f"the engine is not running: {reason}", hint="restart the server")
-            assert job.id not in self._tracked, f"job {job.id} was submitted twice"
-            assert len(job.outputs) == job.request.num_outputs, job
-            self._tracked[job.id] = Tracked(job)
-            self._outbox.append(Submit(job))
+            self._ledger.add(job)
         self._bell.ring()
 
     def cancel(self, job_id: str) -> None:
-        with self._lock:
-            tracked = self._tracked.get(job_id)
-            if tracked is None or tracked.cancelled:
-                return
-            tracked.cancelled = True
-            self._outbox.append(Cancel(job_id))
-            if self._state != "ready" and not tracked.begun:
-                # A worker that loads answers nobody, and has not touched this job.
-                self._own_events.append(JobEvent(job_id=job_id, kind="cancelled"))
+        self._ledger.cancel(job_id, worker_listens=self._state == "ready")
         self._bell.ring()
 
     def pause(self, job_id: str) -> None:
         """Stops a job at its next step boundary until :meth:`unpause`; unknown ids are ignored."""
-        self._set_paused(job_id, True)
+        self._ledger.set_paused(job_id, True)
+        self._bell.ring()
 
     def unpause(self, job_id: str) -> None:
-        self._set_paused(job_id, False)
+        self._ledger.set_paused(job_id, False)
+        self._bell.ring()
 
     def predict_seconds(self, request: VideoRequest) -> float | None:
         return None if self._info is None else predict(self._cost, request, self._info.limits)
 
+    def check_fits(self, request: VideoRequest) -> None:
+        if self._info is not None:
+            check_fits(self._memory, request, self._info.limits)
+
     def metrics(self) -> dict[str, float]:
-        with self._lock:
-            values = dict(self._stats)
-            for name, value in self._past.items():
-                values[name] = values.get(name, 0.0) + value
-            values["worker_restarts_total"] = float(self._restarts)
-            values["jobs"] = float(len(self._tracked))
-            if self._cost is not None:
-                values["step_fixed_seconds"] = self._cost.step_s
-                values["step_row_seconds"] = self._cost.row_s
+        values = self._totals.values() | {"jobs": float(len(self._ledger))}
+        if self._cost is not None:
+            values["step_fixed_seconds"] = self._cost.step_s
+            values["step_row_seconds"] = self._cost.row_s
+        if self._memory is not None and self._memory.room is not None:
+            values["room_bytes"] = float(self._memory.room)
         return values
 
     def close(self, *, timeout_s: float = 10.0) -> None:
@@ -187,7 +140,7 @@ class Executor:
             began = self._pump.ident is not None
             if self._closing is None:
                 self._closing = time.monotonic() + timeout_s
-                self._outbox.append(Stop())
+                self._ledger.stop()
         self._bell.ring()
         if not began:
             self._state = "dead"
@@ -202,7 +155,12 @@ class Executor:
                 link.kill()  # also frees a pump that is stuck in a write
             self._pump.join(5.0)
 
-    # Everything below runs in the pump thread, but for the helpers that take the lock.
+    def _begin(self) -> None:
+        with self._lock:
+            if self._pump.ident is None and self._closing is None:
+                self._pump.start()
+
+    # Everything below runs in the pump thread.
 
     def _run(self) -> None:
         while True:
@@ -212,167 +170,126 @@ class Executor:
             except Exception:  # one bad event must not leave all jobs without an owner
                 log.exception("executor")
                 time.sleep(0.1)
-        self._give_up(WorkerDied("the engine was closed", hint="it goes on after the next start"))
+        self._state = "dead"
+        self._ledger.give_up(WorkerDied("the engine was closed", hint="it goes on after the next start"))
         self._bell.close()
 
     def _turn(self) -> bool:
-        """One round: start, write, wait, read, bury. False ends the thread."""
+        """One round: start, write, wait, read, judge, bury. False ends the thread."""
         link = self._link
         if link is None:
             if self._closing is not None:
                 return False
-            delay = self._start_at - time.monotonic()
+            delay = self._starts.at - time.monotonic()
             if self._state == "dead" or delay > 0:
                 self._bell.wait([], None if self._state == "dead" else delay)
             else:
                 self._start_worker()
-            self._emit_own()
+            self._ledger.deliver_own()
             return True
-        self._flush(link)
-        timeout = None if self._closing is None else self._closing - time.monotonic()
-        if timeout is not None and (timeout <= 0 or self._state != "ready"):
-            link.kill()  # one that still loads has nothing to save
-            timeout = 1.0
+        while (order := self._ledger.next_order()) is not None:
+            if not link.send(order):
+                break  # it is dead: the next one gets everything anew
+        timeout = self._patience(link)
         self._bell.wait(link.waitables(), timeout)
         alive = link.alive()  # asked before reading: whatever a dead one said is then already here
         for message in link.receive():
             self._handle(message)
-        self._emit_own()
+        self._ledger.deliver_own()
+        silent_s = self._watch.silent_s(time.monotonic(), waited_s=timeout or 0.0)
         if not alive:
             self._bury(link)
+        elif silent_s is not None and self._hung is None:
+            self._kill_hung(link, silent_s)
         return True
 
+    def _patience(self, link: Link) -> float | None:
+        """How long to wait for the worker's next word."""
+        now = time.monotonic()
+        left_s = self._watch.left_s(now)
+        timeout = None if left_s is None or self._hung is not None else max(0.0, left_s)
+        if self._closing is None:
+            return timeout
+        closing_s = self._closing - now
+        if closing_s <= 0 or self._state != "ready":
+            link.kill()  # one that still loads has nothing to save
+            return 1.0
+        return closing_s if timeout is None else min(timeout, closing_s)
+
     def _start_worker(self) -> None:
-        with self._lock:
-            stops = [c for c in self._outbox if isinstance(c, Stop)]
-            self._outbox = deque(Submit(t.job) for t in self._tracked.values() if not t.cancelled)
-            self._outbox.extend(Pause(t.job.id, True) for t in self._tracked.values() if t.paused)
-            self._outbox.extend(stops)
-            self._at = ()
+        self._ledger.renew_orders()
+        self._at, self._hung = (), None
+        self._watch = Watch(self._hang_timeout_s, time.monotonic())
         try:
             self._link = Link(self._options)
         except OSError as error:  # no memory or no process left for now
-            self._start_failed(f"cannot start a worker: {error}")
-
-    def _flush(self, link: Link) -> None:
-        while True:
-            with self._lock:
-                if not self._outbox:
-                    return
-                command = self._outbox.popleft()
-            if not link.send(command):
-                return  # it is dead: the next one gets everything anew
+            self._plan_start(f"cannot start a worker: {error}", was_ready=False, age_s=0.0)
 
     def _handle(self, message: Message) -> None:
+        self._watch.heard(time.monotonic())
         match message:
             case JobEvent():
-                self._deliver(message)
+                self._ledger.deliver(message)
             case At(job_ids=ids):
                 self._at = ids
+                self._watch.heard(time.monotonic(), busy=bool(ids))
+            case Beat(expected_s=expected_s):
+                self._watch.heard(time.monotonic(), expected_s=expected_s)
             case Stats(values=values):
-                with self._lock:
-                    self._stats = values
+                self._totals.said(values)
             case Learned(cost=cost):
                 self._cost = cost
-                self._failures_in_row = 0
+                self._starts.proved()
             case Hello(info=info):
                 self._info = info
                 self._info_known.set()
-            case Ready(cost=cost):
-                self._cost = self._cost or cost
-                self._failed_starts = 0
+            case Loading(stage=stage):
+                self._stage = stage
+                log.info("loading: %s", stage)
+            case Room(memory=memory):
+                self._memory = memory
+            case Ready(cost=cost, memory=memory):
+                self._cost, self._memory = self._cost or cost, memory
+                self._starts.worked()
                 self._state = "ready"
                 log.info("the worker is ready after %.1f s", self._link.age_s if self._link else 0.0)
             case Fatal(error=error):
                 self._die(error)
 
-    def _deliver(self, event: JobEvent) -> None:
-        """Passes an event on; the first last one of a job is also the only one."""
-        with self._lock:
-            tracked = self._tracked.get(event.job_id)
-            if tracked is None:
-                return
-            tracked.begun = tracked.begun or event.kind in ("started", "resumed", "progress")
-            if event.kind in TERMINAL:
-                del self._tracked[event.job_id]
-            on_event = self._on_event
-        if on_event is None:
-            return
-        try:
-            on_event(event)
-        except Exception:
-            log.exception("listener of job %s", event.job_id)
+    def _kill_hung(self, link: Link, silent_s: float) -> None:
+        """It is alive and says nothing: its end is then seen as any other."""
+        self._totals.hung()
+        what = f"the worker gave no sign of life for {silent_s:.0f} s and was killed"
+        self._hung = WorkerHung(what, hint="if the machine is that slow, raise --hang-timeout-s")
+        log.error("%s while at %s", what, ", ".join(self._at) or "no job")
+        link.kill()
 
     def _bury(self, link: Link) -> None:
         """The worker is gone: settle its jobs, and plan the next one."""
-        code = link.end()
+        age_s, code = link.age_s, link.end()
         self._link = None
-        with self._lock:
-            for name, value in self._stats.items():
-                if name.endswith("_total"):
-                    self._past[name] = self._past.get(name, 0.0) + value
-            self._stats = {}
+        self._totals.ended()
         if self._closing is not None or self._state == "dead":
             return
-        log.error("the worker died (exit code %s) while at %s", code, ", ".join(self._at) or "no job")
-        self._restarts += 1
-        if self._state == "ready":
-            self._failed_starts = 0
-        if link.age_s > STABLE_AFTER_S:
-            self._failures_in_row = 0
-        self._start_failed(f"the worker died (exit code {code})", was_ready=self._state == "ready")
-        for tracked in list(self._tracked.values()):
-            self._settle_after_death(tracked, code)
+        died = WorkerDied(f"the worker died (exit code {code})", hint="a shorter or smaller clip may need less memory")
+        error = self._hung or died
+        log.error("%s while at %s", error.message, ", ".join(self._at) or "no job")
+        self._totals.replaced()
+        self._plan_start(error.message, was_ready=self._state == "ready", age_s=age_s)
+        self._ledger.settle_death(self._at, error)
 
-    def _start_failed(self, what: str, *, was_ready: bool = False) -> None:
-        """Plans the next start, later after each failure; gives up where no start ever works."""
+    def _plan_start(self, what: str, *, was_ready: bool, age_s: float) -> None:
+        """Later after each failure; gives up where no start ever works."""
         self._state = "loading"
-        self._failures_in_row += 1
-        self._failed_starts += not was_ready
-        if self._failed_starts >= MAX_FAILED_STARTS:
-            self._die(WorkerDied(f"{what}, {self._failed_starts} starts in a row", hint="see the log for its errors"))
-        self._start_at = time.monotonic() + min(MAX_BACKOFF_S, BACKOFF_S * 2 ** (self._failures_in_row - 1))
-
-    def _settle_after_death(self, tracked: Tracked, code: int | None) -> None:
-        job_id = tracked.job.id
-        tracked.deaths += job_id in self._at
-        if tracked.cancelled:
-            self._deliver(JobEvent(job_id=job_id, kind="cancelled"))
-        elif tracked.deaths >= MAX_DEATHS:
-            error = WorkerDied(
-                f"the worker died {tracked.deaths} times while it ran this job (exit code {code})",
-                hint="a shorter or smaller clip may need less memory",
-            )
-            self._deliver(JobEvent(job_id=job_id, kind="failed", error=error_dict(error)))
+        failed = self._starts.ended(time.monotonic(), was_ready=was_ready, age_s=age_s)
+        if failed >= MAX_FAILED_STARTS:
+            self._die(WorkerDied(f"{what}, {failed} starts in a row", hint="see the log for its errors"))
 
     def _die(self, error: TalkiesError) -> None:
         """There will be no worker any more."""
         log.error("the engine is dead: %s", error)
         with self._lock:
             self._state, self._fatal = "dead", error
-            self._outbox.clear()
+            self._ledger.drop_orders()
         self._info_known.set()
-        self._give_up(error)
-
-    def _give_up(self, error: TalkiesError) -> None:
-        self._state = "dead"
-        for job_id in list(self._tracked):
-            self._deliver(JobEvent(job_id=job_id, kind="failed", error=error_dict(error)))
-
-    def _emit_own(self) -> None:
-        while self._own_events:
-            self._deliver(self._own_events.popleft())
-
-    def _begin(self) -> None:
-        with self._lock:
-            if self._pump.ident is None and self._closing is None:
-                self._pump.start()
-
-    def _set_paused(self, job_id: str, paused: bool) -> None:
-        with self._lock:
-            tracked = self._tracked.get(job_id)
-            if tracked is None:
-                return
-            tracked.paused = paused
-            self._outbox.append(Pause(job_id, paused))
-        self._bell.ring()
+        self._ledger.give_up(error)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
@@ -10,9 +12,9 @@ from talkies.errors import MediaError
 from talkies.geometry import Geometry, Limits
 from talkies.media.decode import read_audio, read_image, read_video
 from talkies.media.fetch import FetchPolicy, fetch
-from talkies.media.limits import MediaLimits, check_audio, check_image, check_video
+from talkies.media.limits import MediaLimits, Totals, check_audio, check_image, check_video
 from talkies.media.resize import reference_video_size, resize_reference_image
-from talkies.request import Condition
+from talkies.request import Condition, VideoRequest
 
 REMOTE = ("http", "https", "data")
 
@@ -28,6 +30,7 @@ class MediaAccess:
     policy: FetchPolicy = field(default_factory=FetchPolicy)
     local_paths: bool = True
     limits: MediaLimits = field(default_factory=MediaLimits.loose)
+    alive: Callable[[], object] = lambda: None  # called before each file: a supervisor counts signs of life
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -66,6 +69,7 @@ def source_of(condition: Condition, access: MediaAccess, name: str) -> str | byt
 
 def load_keyframe(condition: Condition, access: MediaAccess) -> np.ndarray:
     """Upright uint8 [H, W, 3], not yet fitted to the canvas."""
+    access.alive()
     name = f"{condition.role} frame"
     source = source_of(condition, access, name)
     shown = name if isinstance(source, bytes) else f"{name} {source}"
@@ -74,9 +78,10 @@ def load_keyframe(condition: Condition, access: MediaAccess) -> np.ndarray:
 
 
 def load_reference(
-    condition: Condition, index: int, geometry: Geometry, limits: Limits, access: MediaAccess
+    condition: Condition, index: int, geometry: Geometry, limits: Limits, access: MediaAccess, totals: Totals
 ) -> tuple[MediaInput, list[str]]:
     """One reference, decoded and sized, with notes for the user. Nothing is replaced by silence or black."""
+    access.alive()
     name = f"reference {index + 1} ({condition.kind})"
     source = source_of(condition, access, name)
     shown = name if isinstance(source, bytes) else f"{name} {source}"
@@ -85,10 +90,10 @@ def load_reference(
         picture = resize_reference_image(read_image(source, name=shown), limits, name=shown)
         return VisualInput(kind="image", frames=picture[None]), []
     if condition.kind == "audio":
-        check_audio(source, access.limits, name=shown)
+        check_audio(source, access.limits, name=shown, totals=totals)
         wave = read_audio(source, max_seconds=geometry.duration_s, sample_rate_hz=limits.sample_rate_hz, name=shown)
         return SoundInput(wave=wave), []
-    check_video(source, access.limits, name=shown, start_time_s=condition.start_time_s)
+    check_video(source, access.limits, name=shown, start_time_s=condition.start_time_s, totals=totals)
     clip = read_video(
         source,
         fps=limits.fps,
@@ -118,3 +123,18 @@ def load_reference(
 def encodable_frames(num_frames: int, limits: Limits) -> int:
     """The longest prefix that the video VAE encodes without padding: 17n + 5."""
     return (num_frames - limits.tail_frames) // limits.clip_frames * limits.clip_frames + limits.tail_frames
+
+
+def check_media_root(request: VideoRequest, root: Path | None) -> None:
+    """Files that a request names must lie below ``root``; ``None`` allows all (in-process use).
+
+    Raises ``MediaError``. URLs and data: are the fetcher's affair.
+    """
+    if root is None:
+        return
+    for condition in request.conditions:
+        if condition.uri.startswith(("http://", "https://", "data:")):
+            continue
+        path = Path(condition.uri.removeprefix("file://"))
+        if not path.resolve().is_relative_to(root.resolve()):  # links are followed before they are judged
+            raise MediaError(f"{condition.uri} is outside the folder for media", param="conditions")

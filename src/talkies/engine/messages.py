@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from talkies.engine.cost import CostModel
+from talkies.engine.memory import MemoryModel
 from talkies.engine.service import Job, JobEvent, ServiceInfo
 from talkies.errors import TalkiesError
 
@@ -26,6 +27,8 @@ class WorkerOptions:
     cache_dir: Path | None = None
     save_every_s: float = 3.0  # between two saves of a running request
     preview_every_s: float = 1.0
+    ram_budget: int | None = None  # bytes of the whole worker, on a CPU
+    vram_budget: int | None = None  # the same on a GPU
 
 
 # Executor -> worker.
@@ -63,8 +66,23 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True)
+class Loading:
+    """What is read next: a start that never ends should say where it stands."""
+
+    stage: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ready:
     cost: CostModel
+    memory: MemoryModel | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The free memory has changed."""
+
+    memory: MemoryModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +95,13 @@ class At:
     """The jobs whose unit begins now: who is to blame if the worker does not come back from it."""
 
     job_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A sign of life; ``expected_s`` are the predicted seconds of a unit that begins, None within one."""
+
+    expected_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,4 +119,4 @@ class Fatal:
 
 
 Command: TypeAlias = Submit | Cancel | Pause | Stop
-Message: TypeAlias = Hello | Ready | Learned | At | Stats | Fatal | JobEvent
+Message: TypeAlias = Hello | Loading | Ready | Room | Learned | At | Beat | Stats | Fatal | JobEvent

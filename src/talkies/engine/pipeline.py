@@ -3,7 +3,7 @@ the scheduler's affair; nothing here keeps state between calls but what it is ha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,14 +65,25 @@ def schedule_of(components: Components, request: VideoRequest) -> DualSchedule:
     )
 
 
-@torch.inference_mode()
 def encode(components: Components, prepared: Prepared) -> Encoded:
     """Text (with the pictures it sees) and condition latents; each is remembered by content."""
+    parts = encode_by_parts(components, prepared)
+    while True:
+        try:
+            next(parts)
+        except StopIteration as end:
+            return end.value
+
+
+@torch.inference_mode()
+def encode_by_parts(components: Components, prepared: Prepared) -> Generator[None, None, Encoded]:
+    """As :func:`encode`, with a pause after the text and after each picture, video and sound."""
     text = components.encode_text(prepared.request.prompt, prepared.presentation)
     conditions: list[LayoutCondition] = []
     visual_latents: list[Tensor] = []
     audio_rows: list[Tensor] = []
     for item in prepared.inputs:
+        yield
         audio_latents = 0
         if item.wave is not None:
             latents = components.encode_audio(item.wave)

@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,3 +102,14 @@ def request_hash(request: VideoRequest) -> str:
         except (OSError, ValueError):  # a URL, or gone: preparing it again will say so
             parts.append("")
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def sweep_parts(folder: Path, *, before_s: float) -> int:
+    """Removes partial files that a killed worker left in a job's folder; returns how many."""
+    removed = 0
+    for path in folder.glob(".talkies-*.part"):
+        with suppress(OSError):
+            if path.stat().st_mtime < before_s:
+                path.unlink()
+                removed += 1
+    return removed

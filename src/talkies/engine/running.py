@@ -18,21 +18,22 @@ from talkies.engine import pipeline
 from talkies.engine.batching import batch_key
 from talkies.engine.build import Components
 from talkies.engine.cost import CostModel, Size, pixels_of, size_of
-from talkies.engine.events import Progress, Reporter
 from talkies.engine.failure import error_dict
+from talkies.engine.media import MediaAccess, check_media_root
+from talkies.engine.memory import MemoryModel, Need, check_fits
 from talkies.engine.metadata import clip_metadata
-from talkies.engine.preview import LatentToRGB, Peek, to_jpeg
-from talkies.engine.resume import ResumeFile, Saved
-from talkies.engine.service import EventKind, Job, JobEvent
+from talkies.engine.preview import LatentToRGB
+from talkies.engine.reporting import Emit, JobVoice
+from talkies.engine.resume import ResumeFile, Saved, sweep_parts
+from talkies.engine.service import Job
+from talkies.engine.stages import timed
 from talkies.engine.state import RequestState
 from talkies.engine.tasks import Prepared
-from talkies.errors import MediaError, TalkiesError
+from talkies.errors import TalkiesError
 from talkies.geometry import Geometry
 from talkies.media.encode import Mp4Writer
-from talkies.request import VideoRequest
 
 log = logging.getLogger(__name__)
-Emit = Callable[[JobEvent], None]
 
 
 class JobRun:
@@ -58,19 +59,14 @@ class JobRun:
         self.shared = False  # a forward of it was shared, so its times say nothing about its cost
         self.resumed_at: int | None = None
         self._components = components
-        self._emit_event = emit
         self._media_root = job.media_root or media_root
-        self._save_every_s, self._preview_every_s = save_every_s, preview_every_s
+        self._save_every_s = save_every_s
         self._stages: dict[str, float] = {}
         self._facts: dict[str, Any] = {}
         self._output = 0
-        self._report = self._reporter()
-        self._eta_s: float | None = None
-        self._step_s: float | None = None  # wall time between two steps, smoothed: what an ETA follows
-        self._last_step_at: float | None = None
-        self._last_save_at = self._last_preview_at = time.monotonic()
+        self._voice = JobVoice(job, emit, preview_every_s=preview_every_s)
+        self._last_save_at = time.monotonic()
         self._was_saved = False
-        self._peek: Peek | None = None
         self._resume = self._resume_file()
         self._units = self._run()
 
@@ -86,6 +82,16 @@ class JobRun:
     def took_s(self) -> float:
         """Time that the worker spent on it."""
         return sum(self._stages.values())
+
+    def accept(self, memory: MemoryModel, *, begun_at: float) -> Need:
+        """Before its first unit: judges it, and clears what a worker before ``begun_at`` left. Raises
+        ``InvalidRequest``; reads file headers."""
+        check_media_root(self.job.request, self._media_root)  # first: no other file is even looked at
+        check_fits(memory, self.job.request, self._components.limits)
+        if self.job.resume_dir is not None:
+            for folder in {path.parent for path in self.job.outputs}:
+                sweep_parts(folder, before_s=begun_at)
+        return memory.need(self.job.request, self._components.limits)
 
     def size(self) -> Size:
         """As measured once a state exists, as estimated before."""
@@ -114,28 +120,18 @@ class JobRun:
     def before_step(self) -> None:
         """Called before the worker steps ``state``."""
         assert self.state is not None
-        wanted = time.monotonic() - self._last_preview_at >= self._preview_every_s
-        self._peek = Peek(self.state) if wanted else None
+        self._voice.before_step(self.state)
 
     def stepped(self, seconds: float, cost: CostModel, preview: Callable[[], LatentToRGB]) -> None:
         """Called after the worker stepped ``state``, which took ``seconds``: progress, preview, save."""
         state = self.state
         assert state is not None
         self._stages["denoise"] = self._stages.get("denoise", 0.0) + seconds
-        now = time.monotonic()
-        if self._last_step_at is not None:
-            wall = now - self._last_step_at
-            self._step_s = wall if self._step_s is None else 0.7 * self._step_s + 0.3 * wall
-        self._last_step_at = now
-        step_s = self._step_s if self._step_s is not None else seconds
-        outputs_left = self.job.request.num_outputs - self._output
-        decode_s = pixels_of(state.geometry) * outputs_left * cost.pixel_s
-        self._eta_s = self.forwards_left() * step_s + decode_s
-        self._report("denoise", state.step, state.num_forwards)
-        if self._peek is not None:
-            self._emit_preview(state, preview)
+        outputs = self.job.request.num_outputs - self._output
+        self._voice.stepped(state, seconds, cost, forwards_left=self.forwards_left(), outputs=outputs)
+        self._voice.preview(state, preview)
         # A run long enough to have been saved once is also worth saving before its decode.
-        if now - self._last_save_at >= self._save_every_s or (state.done and self._was_saved):
+        if time.monotonic() - self._last_save_at >= self._save_every_s or (state.done and self._was_saved):
             self.save()
 
     def save(self) -> None:
@@ -151,15 +147,15 @@ class JobRun:
 
     def waiting(self, place: int | None) -> None:
         """It does not run now."""
-        self._emit("queued", queue_position=place)
+        self._voice.emit("queued", queue_position=place)
 
     def cancel(self) -> None:
         self._end()
-        self._emit("cancelled")
+        self._voice.emit("cancelled")
 
     def fail(self, error: TalkiesError) -> None:
         self._end()
-        self._emit("failed", error=error_dict(error))
+        self._voice.emit("failed", error=error_dict(error))
 
     def close(self) -> None:
         """Leaves the job where it is, with its state on disk: somebody will go on."""
@@ -169,7 +165,8 @@ class JobRun:
     def _end(self) -> None:
         """Ended early: nothing of it stays, in memory or on disk."""
         self._units.close()  # an open MP4 is abandoned and its partial file removed
-        self.state = self._peek = None
+        self.state = None
+        self._voice.forget()
         if self._resume is not None:
             self._resume.drop()
         for path in self.job.outputs:
@@ -178,35 +175,42 @@ class JobRun:
 
     def _run(self) -> Generator[None, None, None]:
         components, request = self._components, self.job.request
-        with _timed(self._stages, "prepare"):
-            check_media_root(request, self._media_root)
-            prepared = pipeline.prepare(components, request)
+        with timed(self._stages, "prepare"):
+            prepared = pipeline.prepare(components, request, MediaAccess(alive=components.alive))
         self._facts |= self._known(prepared)
         saved = self._saved()
         if saved is None:
-            self._emit("started", stage="prepare", fraction=0.0, facts=dict(self._facts))
-            self._report("prepare", 1, 1)
+            self._voice.emit("started", stage="prepare", fraction=0.0, facts=dict(self._facts))
+            self._voice.stage("prepare")
         yield
-        with _timed(self._stages, "encode"):
-            encoded = pipeline.encode(components, prepared)
+        encoded = yield from self._encode(prepared)
         if saved is None:  # progress never goes back: one that resumes is further than this
-            self._report("encode", 1, 1)
+            self._voice.stage("encode")
         yield
         first = 0 if saved is None else saved.output
         for output in range(first, request.num_outputs):
             self._output = output
-            with _timed(self._stages, "denoise"):
+            with timed(self._stages, "denoise"):
                 state = pipeline.pack(components, encoded, output=output)
             if saved is not None and saved.output == output:
                 self._restore(state, saved)
-            self._report = self._reporter()
-            self._last_step_at = None
+            self._voice.begin_output(output)
             self.state = state
             self._facts["rows"] = state.num_rows
             while not state.done:
                 yield  # the worker steps
             yield from self._decode(state, self.job.outputs[output])
         self._finish()
+
+    def _encode(self, prepared: Prepared) -> Generator[None, None, pipeline.Encoded]:
+        parts = pipeline.encode_by_parts(self._components, prepared)
+        while True:
+            with timed(self._stages, "encode"):
+                try:
+                    next(parts)
+                except StopIteration as end:
+                    return end.value
+            yield
 
     def _decode(self, state: RequestState, path: Path) -> Generator[None, None, None]:
         components, geometry = self._components, state.geometry
@@ -219,7 +223,7 @@ class JobRun:
             sample_rate_hz=geometry.sample_rate_hz if sound else None,
             metadata=clip_metadata(components, state),
         ) as writer:
-            with _timed(self._stages, "decode"):
+            with timed(self._stages, "decode"):
                 # Decoded even when it is not written: a request must fail the same way with and without sound.
                 wave = pipeline.decode_audio(components, state)
                 if sound:
@@ -228,14 +232,13 @@ class JobRun:
             chunks = pipeline.decode_video(components, state)
             num_frames = 0
             while True:
-                with _timed(self._stages, "decode"):
+                with timed(self._stages, "decode"):
                     frames = next(chunks, None)
                     if frames is None:
                         break
                     writer.write_frames(frames)
                 num_frames += frames.shape[0]
-                self._eta_s = None
-                self._report("decode", num_frames, geometry.num_frames)
+                self._voice.stage("decode", num_frames, geometry.num_frames)
                 yield
             closing = time.perf_counter()
         self._stages["mux"] = self._stages.get("mux", 0.0) + time.perf_counter() - closing
@@ -244,7 +247,8 @@ class JobRun:
         if self._resume is not None:
             self._resume.drop()
         stages = {name: round(seconds, 4) for name, seconds in self._stages.items()}
-        self._emit("finished", fraction=1.0, facts=self._facts | {"stages_s": stages})
+        self._facts["peak_memory_mb"] = round(self._components.peak_memory_bytes() / 2**20)
+        self._voice.emit("finished", fraction=1.0, facts=self._facts | {"stages_s": stages})
 
     def _known(self, prepared: Prepared) -> dict[str, Any]:
         g: Geometry = prepared.geometry
@@ -278,71 +282,10 @@ class JobRun:
         except (ValueError, KeyError) as error:
             log.warning("job %s: %s: this output starts over", self.job.id, error)
         self.resumed_at = state.step
-        self._emit("resumed", stage="denoise", step=state.step, num_steps=state.num_forwards, facts=dict(self._facts))
+        done = {"step": state.step, "num_steps": state.num_forwards}
+        self._voice.emit("resumed", stage="denoise", facts=dict(self._facts), **done)
 
     def _resume_file(self) -> ResumeFile | None:
         if self.job.resume_dir is None:
             return None
         return ResumeFile(folder=self.job.resume_dir, request=self.job.request, model_hash=self._components.model_hash)
-
-    def _reporter(self) -> Reporter:
-        return Reporter(self._on_progress, output=self._output, num_outputs=self.job.request.num_outputs)
-
-    def _on_progress(self, p: Progress) -> None:
-        # The reporter's own ETA assumes that the device belongs to this request alone.
-        done = {"step": p.step, "num_steps": p.num_steps}
-        self._emit("progress", stage=p.stage, fraction=p.fraction, eta_s=self._eta_s, **done)
-
-    def _emit_preview(self, state: RequestState, preview: Callable[[], LatentToRGB]) -> None:
-        """A preview is a courtesy: its failure is logged and the clip goes on."""
-        assert self._peek is not None
-        g = state.geometry
-        try:
-            jpeg = to_jpeg(preview()(self._peek.x0(state)), width=g.width, height=g.height)
-            self._emit("preview", stage="denoise", step=state.step, num_steps=state.num_forwards, jpeg=jpeg)
-        except Exception:
-            log.exception("job %s: no preview", self.job.id)
-        self._peek = None
-        self._last_preview_at = time.monotonic()
-
-    def _emit(self, kind: EventKind, **fields: Any) -> None:
-        self._emit_event(JobEvent(job_id=self.job.id, kind=kind, **fields))
-
-
-def check_media_root(request: VideoRequest, root: Path | None) -> None:
-    """Files that a request names must lie below ``root``; ``None`` allows all (in-process use).
-
-    Raises ``MediaError``. URLs and data: are the fetcher's affair.
-    """
-    if root is None:
-        return
-    for condition in request.conditions:
-        if condition.uri.startswith(("http://", "https://", "data:")):
-            continue
-        path = Path(condition.uri.removeprefix("file://"))
-        if not path.resolve().is_relative_to(root.resolve()):  # links are followed before they are judged
-            raise MediaError(f"{condition.uri} is outside the folder for media", param="conditions")
-
-
-def sweep_parts(folder: Path, *, before_s: float) -> int:
-    """Removes partial files that a killed worker left in a job's folder; returns how many."""
-    removed = 0
-    for path in folder.glob(".talkies-*.part"):
-        with suppress(OSError):
-            if path.stat().st_mtime < before_s:
-                path.unlink()
-                removed += 1
-    return removed
-
-
-class _timed:
-    """Adds the seconds of its block to a stage."""
-
-    def __init__(self, stages: dict[str, float], name: str) -> None:
-        self._stages, self._name = stages, name
-
-    def __enter__(self) -> None:
-        self._start = time.perf_counter()
-
-    def __exit__(self, *exc: object) -> None:
-        self._stages[self._name] = self._stages.get(self._name, 0.0) + time.perf_counter() - self._start

@@ -11,6 +11,9 @@ forwards, whatever hardware they run on.
     fair                least served first: equal shares of the device
 
 Priorities are strict: larger ones run first. Within one priority no policy starves a job.
+
+Memory: what begun requests hold, and the largest unit of any of them, must stay within ``room``. A request that fits
+alone but not beside the others waits for them, and nobody behind it overtakes it meanwhile.
 """
 
 from __future__ import annotations
@@ -42,6 +45,8 @@ class Entry:
     begun: bool = False
     packed: bool = False  # its forwards can begin
     paused: bool = False
+    held: int = 0  # bytes from its first unit to its last
+    transient: int = 0  # bytes more during its largest unit
     batch_key: Hashable | None = field(default=None)
 
 
@@ -65,6 +70,7 @@ class StepScheduler:
         self.policy = policy
         self.max_num_seqs, self.max_step_rows = max_num_seqs, max_step_rows
         self.max_active = max(max_active, max_num_seqs)
+        self.room = float("inf")  # bytes for all begun requests together
         self._rank = RANKS[policy]
         self._entries: dict[str, Entry] = {}
         self._next_order = 0
@@ -80,7 +86,16 @@ class StepScheduler:
     def num_active(self) -> int:
         return sum(e.begun for e in self._entries.values())
 
-    def admit(self, request_id: str, *, rows: int, remaining: float, priority: int = 0) -> None:
+    def admit(
+        self,
+        request_id: str,
+        *,
+        rows: int,
+        remaining: float,
+        priority: int = 0,
+        held: int = 0,
+        transient: int = 0,
+    ) -> None:
         """A new request with its estimated size."""
         assert request_id not in self._entries, request_id
         peers = [e.served for e in self._entries.values()]
@@ -93,6 +108,8 @@ class StepScheduler:
             joined_at=self._work,
             # A newcomer that counted from zero would have the device alone until it caught up with everybody.
             served=min(peers, default=0.0),
+            held=held,
+            transient=transient,
         )
         self._next_order += 1
 
@@ -105,10 +122,11 @@ class StepScheduler:
         if head.batch_key is None or self.max_num_seqs == 1:
             return (head.id,)
         group, rows = [head], head.rows
+        free = self.room - sum(e.held for e in self._entries.values() if e.begun) - head.transient
         for entry in ranked[1:]:
             if len(group) == self.max_num_seqs:
                 break
-            if rows + entry.rows > self.max_step_rows:
+            if rows + entry.rows > self.max_step_rows or entry.transient > free:
                 continue
             if not entry.packed:
                 # It cannot join yet: its media and text are quickly read, and then they go on together.
@@ -116,6 +134,7 @@ class StepScheduler:
             if entry.batch_key == head.batch_key:
                 group.append(entry)
                 rows += entry.rows
+                free -= entry.transient
         return tuple(e.id for e in group)
 
     def report(
@@ -171,7 +190,20 @@ class StepScheduler:
         waiting = [
             e for e in self._entries.values() if not e.begun and not e.paused and (not full or e.priority > above)
         ]
-        return active + waiting
+        return active + self._that_fit(waiting)
+
+    def _that_fit(self, waiting: list[Entry]) -> list[Entry]:
+        """Those that may begin beside what has begun. One that does not fit yet keeps all behind it waiting, or it
+        would never find the memory free."""
+        begun = [e for e in self._entries.values() if e.begun]
+        if not begun:
+            return waiting  # alone each of them fits, or was refused
+        held, transient = sum(e.held for e in begun), max(e.transient for e in begun)
+        ranked = sorted(waiting, key=self._sort_key)
+        for i, entry in enumerate(ranked):
+            if held + entry.held + max(transient, entry.transient) > self.room:
+                return ranked[:i]
+        return ranked
 
     def _sort_key(self, entry: Entry) -> tuple[float, float, int]:
         return (-entry.priority, self._rank(entry, self._work), entry.order)

@@ -80,6 +80,11 @@ class EngineService(Protocol):
     @property
     def state(self) -> Literal["loading", "ready", "dead"]: ...
 
+    @property
+    def loading_stage(self) -> str | None:
+        """What is being loaded, while it is."""
+        ...
+
     def submit(self, job: Job) -> None:
         """Raises ``NotReady`` when dead. Never blocks on the model."""
         ...
@@ -90,6 +95,10 @@ class EngineService(Protocol):
 
     def predict_seconds(self, request: VideoRequest) -> float | None:
         """From measured step times; None before the first measurement."""
+        ...
+
+    def check_fits(self, request: VideoRequest) -> None:
+        """Raises ``InvalidRequest`` for a job that would not fit into memory even alone. May read file headers."""
         ...
 
     def metrics(self) -> dict[str, float]: ...

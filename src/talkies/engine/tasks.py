@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from talkies.codecs.presentation import EncoderAudio, EncoderImage, EncoderVideo, Visual
 from talkies.engine.media import MediaAccess, MediaInput, SoundInput, VisualInput, load_keyframe, load_reference
 from talkies.geometry import Geometry, Limits
+from talkies.media.hints import prompt_hints
+from talkies.media.limits import Totals
 from talkies.media.resize import fit_keyframes
-from talkies.request import Task, VideoRequest, plan
+from talkies.request import Kind, Task, VideoRequest, plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +39,8 @@ class TaskSpec:
 
 
 def prepare_t2va(request: VideoRequest, limits: Limits, access: MediaAccess) -> Prepared:
-    return Prepared(request=request, task=Task.T2VA, geometry=plan(request, limits))
+    hints = tuple(prompt_hints(request.prompt, ()))
+    return Prepared(request=request, task=Task.T2VA, geometry=plan(request, limits), warnings=hints)
 
 
 def prepare_fl2va(request: VideoRequest, limits: Limits, access: MediaAccess) -> Prepared:
@@ -58,15 +60,17 @@ def prepare_fl2va(request: VideoRequest, limits: Limits, access: MediaAccess) ->
             VisualInput(kind=f"keyframe-{c.role}", frames=picture[None])
             for c, picture in zip(request.keyframes, sized, strict=True)
         ),
+        warnings=tuple(prompt_hints(request.prompt, [("image", False)] * len(sized), need_roles=False)),
     )
 
 
 def prepare_ref2va(request: VideoRequest, limits: Limits, access: MediaAccess) -> Prepared:
     """References in request order; the canvas never follows them (spec 7.2)."""
     geometry = plan(request, limits)
+    totals = Totals(limits=access.limits)
     inputs, warnings = [], []
     for index, condition in enumerate(request.conditions):
-        item, notes = load_reference(condition, index, geometry, limits, access)
+        item, notes = load_reference(condition, index, geometry, limits, access, totals)
         inputs.append(item)
         warnings += notes
     return Prepared(
@@ -74,29 +78,18 @@ def prepare_ref2va(request: VideoRequest, limits: Limits, access: MediaAccess) -
         task=Task.REF2VA,
         geometry=geometry,
         inputs=tuple(inputs),
-        warnings=(*warnings, *prompt_hints(request.prompt, inputs)),
+        warnings=(*warnings, *prompt_hints(request.prompt, _kinds(inputs))),
     )
 
 
-def prompt_hints(prompt: str, inputs: Sequence[MediaInput]) -> list[str]:
-    """A reference that the prompt never names, and a name without its reference.
-
-    The model was trained on prompts that give each reference its role. Soundtracks share the numbers of sounds, but
-    need no mention of their own.
-    """
-    numbers = {"Picture": 0, "Video": 0, "Audio": 0}
-    expected: list[tuple[str, int]] = []
-    for item in inputs:
-        if item.wave is not None:
-            numbers["Audio"] += 1
-        word = "Audio" if isinstance(item, SoundInput) else "Video" if item.kind == "video" else "Picture"
-        if word != "Audio":
-            numbers[word] += 1
-        expected.append((word, numbers[word]))
-    named = {(word, int(n)) for word in numbers for n in re.findall(rf"\b{word} (\d{{1,2}})\b", prompt, re.IGNORECASE)}
-    hints = [f"the prompt never mentions <{word} {n}>" for word, n in expected if (word, n) not in named]
-    hints += [f"the prompt mentions <{w} {n}>, but there is none" for w, n in sorted(named) if n > numbers[w]]
-    return hints
+def _kinds(inputs: Sequence[MediaInput]) -> list[tuple[Kind, bool]]:
+    """(kind, whether a video has sound) of each reference."""
+    return [
+        ("audio", True)
+        if isinstance(item, SoundInput)
+        else ("video" if item.kind == "video" else "image", item.wave is not None)
+        for item in inputs
+    ]
 
 
 TASKS: dict[Task, TaskSpec] = {

@@ -7,7 +7,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-import torch
 from PIL import Image
 
 from talkies.engine import pipeline
@@ -73,14 +72,9 @@ def _measure(components: Components, num_frames: int) -> tuple[int, float]:
     state = _state(components, num_frames)
     best = float("inf")
     for _ in range(min(2, state.num_forwards)):
-        _synchronize(components)
+        components.synchronize()
         began = time.perf_counter()
         pipeline.denoise_step(components, state)
-        _synchronize(components)
+        components.synchronize()
         best = min(best, time.perf_counter() - began)
     return state.num_rows, best
-
-
-def _synchronize(components: Components) -> None:
-    if components.config.device.type == "cuda":
-        torch.cuda.synchronize(components.config.device)

@@ -6,69 +6,43 @@ the process (a kill, a crash in native code) is the executor's affair, which is 
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import logging
 import queue
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
-import torch
-
-from talkies.codecs.checkpoint import find_parts, limits_of
 from talkies.engine import build
 from talkies.engine.batching import Batcher
-from talkies.engine.config import EMBEDDED, EngineConfig, resolve
-from talkies.engine.cost import CostModel, size_of
+from talkies.engine.cost import CostModel
+from talkies.engine.counts import Counts
+from talkies.engine.describe import describe
 from talkies.engine.failure import as_talkies
+from talkies.engine.footprint import LOOK_EVERY_S, RoomKeeper
+from talkies.engine.memory import MemoryModel
 from talkies.engine.messages import (
     At,
     Cancel,
     Command,
     Hello,
     Learned,
+    Loading,
     Message,
     Pause,
     Ready,
-    Stats,
+    Room,
     Submit,
     WorkerOptions,
 )
 from talkies.engine.preview import LatentToRGB, load_or_fit
-from talkies.engine.running import JobRun, sweep_parts
+from talkies.engine.pulse import Pulse
+from talkies.engine.running import JobRun
 from talkies.engine.scheduler import StepScheduler
-from talkies.engine.service import JobEvent, ServiceInfo
+from talkies.engine.service import JobEvent
+from talkies.engine.turns import Turns
 from talkies.engine.warmup import warm_up
-from talkies.model.checkpoint import model_hash
 
 log = logging.getLogger(__name__)
-PAUSED_AFTER_S = 1.0  # a begun job that others have passed for so long is shown as waiting
-STATS_EVERY_S = 1.0
-COUNTERS = ("forwards", "rows", "shared_forwards", "finished", "failed", "cancelled", "resumed", "previews")
-
-
-def describe(options: WorkerOptions) -> ServiceInfo:
-    """What the service can do, from configs alone. Raises ``ConfigError`` or ``CheckpointError``."""
-    resolved = resolve(options.config)
-    parts = find_parts(build.locate(options.config.model))
-    return ServiceInfo(
-        model_name=model_name(options.config),
-        model_hash=model_hash(parts.root),
-        limits=limits_of(parts),
-        device=str(resolved.device),
-        attention=resolved.attention,
-        policy=options.policy,
-    )
-
-
-def model_name(config: EngineConfig) -> str:
-    """A name for clients: of a folder its last part, since where it lies is nobody's business."""
-    if config.model == EMBEDDED or not Path(config.model).expanduser().exists():
-        return config.model
-    return Path(config.model).expanduser().resolve().name
 
 
 class Worker:
@@ -80,30 +54,38 @@ class Worker:
         self._options, self._inbox, self._send = options, inbox, send
         self._scheduler = StepScheduler(options.policy, max_num_seqs=options.max_num_seqs)
         self._runs: dict[str, JobRun] = {}
-        self._served_at: dict[str, float] = {}  # begun jobs; 0.0 once shown as waiting
-        self._counts = dict.fromkeys(COUNTERS, 0.0)
+        self._turns = Turns()
+        self._counts, self._pulse = Counts(send), Pulse(send)
         self._last_at: tuple[str, ...] = ()
-        self._last_stats_at = 0.0
         self._started_at = time.time()
         self._preview: LatentToRGB | None = None
         self._components: build.Components
         self._batcher: Batcher
         self._cost: CostModel
+        self._memory: MemoryModel
+        self._room: RoomKeeper
 
     def load(self) -> None:
         """Says what it is, loads, warms up, says that it is ready. Raises ``TalkiesError``."""
         self._send(Hello(describe(self._options)))
-        self._components = build.load(self._options.config)
+        self._components = build.load(self._options.config, on_stage=lambda stage: self._send(Loading(stage)))
+        self._send(Loading("warm-up"))
         self._batcher = Batcher(self._components)
         self._cost = warm_up(self._components)
+        self._components.alive = self._pulse
+        for model in (self._components.text.encoder.model, self._components.audio.model):
+            self._pulse.listen_to(model)  # the video VAE calls for each tile, and forwards are short units
         self._scheduler.max_step_rows = self._options.max_step_rows or self._cost.max_step_rows
         gc.collect()
         gc.freeze()  # what is here now stays: a collection after a job need not look at it
-        self._send(Ready(self._cost))
+        self._room = RoomKeeper(self._components, self._options)
+        self._memory = self._room.measure()
+        self._scheduler.room = self._memory.room_or_inf
+        self._send(Ready(self._cost, self._memory))
 
     def run(self) -> None:
         """Until told to stop; what runs then is saved."""
-        while self._drain(block=not self._has_work()):
+        while self._drain(block=not self._scheduler.next()):
             ids = self._scheduler.next()
             if ids:
                 self._unit(ids)
@@ -111,18 +93,18 @@ class Worker:
             self._say_stats()
         for run in self._runs.values():
             run.close()
-
-    def _has_work(self) -> bool:
-        return bool(self._scheduler.next())
+        self._pulse.close()
 
     def _drain(self, *, block: bool) -> bool:
         """Obeys all waiting commands; False means stop."""
         if block:
             self._announce(())
             self._say_stats(now=True)
+            self._look_at_room()
         while True:
             try:
-                command = self._inbox.get(block=block)
+                # While idle it looks around now and then: a room that was once too small must not stay so.
+                command = self._inbox.get(block=block, timeout=LOOK_EVERY_S)
             except queue.Empty:
                 return True
             block = False
@@ -137,6 +119,7 @@ class Worker:
 
     def _admit(self, command: Submit) -> None:
         job = command.job
+        self._announce((job.id,))  # headers of its files are read: whoever hangs over them should be known
         run = JobRun(
             self._components,
             job,
@@ -146,22 +129,26 @@ class Worker:
             media_root=self._options.media_root,
         )
         try:
-            size = size_of(job.request, self._components.limits)
-            if job.resume_dir is not None:
-                for folder in {path.parent for path in job.outputs}:
-                    sweep_parts(folder, before_s=self._started_at)
+            need, size = run.accept(self._memory, begun_at=self._started_at), run.size()
         except Exception as error:
-            self._counts["failed"] += 1
+            self._counts.add("failed")
             run.fail(as_talkies(error))
             return
         self._runs[job.id] = run
-        self._scheduler.admit(job.id, rows=size.rows, remaining=size.row_forwards, priority=job.priority)
+        self._scheduler.admit(
+            job.id,
+            rows=size.rows,
+            remaining=size.row_forwards,
+            priority=job.priority,
+            held=need.held,
+            transient=need.transient,
+        )
         run.waiting(self._scheduler.position(job.id))
 
     def _cancel(self, job_id: str) -> None:
         run = self._runs.get(job_id)
         if run is not None:
-            self._counts["cancelled"] += 1
+            self._counts.add("cancelled")
             run.cancel()
             self._forget(run)
 
@@ -173,18 +160,20 @@ class Worker:
         change(command.job_id)
         if command.paused:
             run.save()  # it may stay so for long
-            self._served_at.pop(command.job_id, None)
+            self._turns.forget(command.job_id)
             run.waiting(self._scheduler.position(command.job_id))
 
     def _unit(self, ids: tuple[str, ...]) -> None:
         self._announce(ids)
         runs = [self._runs[job_id] for job_id in ids]
-        now = time.monotonic()
-        self._served_at.update(dict.fromkeys(ids, now))
+        self._turns.served(ids)
         if all(run.wants_forward for run in runs):
+            rows = sum(run.state.num_rows for run in runs if run.state is not None)
+            self._pulse.begin(self._cost.ratio * self._cost.forward_s(rows))
             self._forward(runs)
         else:
             assert len(runs) == 1, ids
+            self._pulse.begin(0.0)
             self._advance(runs[0])
 
     def _advance(self, run: JobRun) -> None:
@@ -195,9 +184,9 @@ class Worker:
             self._failed(run, error)
             return
         if run.resumed_at is not None and resumed_before is None:
-            self._counts["resumed"] += 1
+            self._counts.add("resumed")
         if run.done:
-            self._counts["finished"] += 1
+            self._counts.add("finished")
             if not run.shared and run.resumed_at is None:
                 self._cost = self._cost.learned(run.size(), run.took_s)
                 self._send(Learned(self._cost))
@@ -215,7 +204,7 @@ class Worker:
             for run in runs:
                 run.before_step()
             self._batcher.step(states)
-            self._synchronize()
+            self._components.synchronize()
         except Exception as error:
             failure = error
         if failure is None:
@@ -234,9 +223,9 @@ class Worker:
                     self._stepped(run, 0.0)
 
     def _forward_done(self, runs: list[JobRun], seconds: float) -> None:
-        self._counts["forwards"] += 1
-        self._counts["shared_forwards"] += len(runs) > 1
-        self._counts["rows"] += sum(run.state.num_rows for run in runs if run.state is not None)
+        self._counts.add("forwards")
+        self._counts.add("shared_forwards", len(runs) > 1)
+        self._counts.add("rows", sum(run.state.num_rows for run in runs if run.state is not None))
         for run in runs:
             run.shared = run.shared or len(runs) > 1
             self._stepped(run, seconds / len(runs))
@@ -260,25 +249,22 @@ class Worker:
         self._scheduler.report(run.job.id, work=work, remaining=remaining, rows=rows, batch_key=run.batch_key)
 
     def _failed(self, run: JobRun, error: Exception) -> None:
-        self._counts["failed"] += 1
+        self._counts.add("failed")
         known = as_talkies(error)
         # The traceback holds every frame, and each frame its tensors.
         error.__traceback__ = None
         error.__context__ = error.__cause__ = None
         run.fail(known)
         self._forget(run)
-        if self._components.config.device.type == "cuda":
-            torch.cuda.empty_cache()
 
     def _forget(self, run: JobRun) -> None:
         """Everything of an ended job is given back, to the system as far as it takes it."""
         self._scheduler.remove(run.job.id)
         self._runs.pop(run.job.id, None)
-        self._served_at.pop(run.job.id, None)
+        self._turns.forget(run.job.id)
         self._batcher.forget()
         run.state = None
-        gc.collect()
-        _trim_heap()
+        self._components.give_back()
 
     def _preview_map(self) -> LatentToRGB:
         if self._preview is None:
@@ -292,49 +278,21 @@ class Worker:
             self._send(At(ids))
 
     def _send_event(self, event: JobEvent) -> None:
-        self._counts["previews"] += event.kind == "preview"
+        self._counts.add("previews", event.kind == "preview")
         self._send(event)
 
+    def _look_at_room(self) -> None:
+        """Without a budget the room is what others leave; it is only seen while no job holds a part of it."""
+        memory = None if self._runs else self._room.look()
+        if memory is not None:
+            self._memory, self._scheduler.room = memory, memory.room_or_inf
+            self._send(Room(memory))
+
     def _say_who_waits(self, ids: tuple[str, ...]) -> None:
-        if self._options.policy == "fair":
-            return  # there everybody waits for the others all the time
-        now = time.monotonic()
-        for job_id, served_at in self._served_at.items():
-            if served_at and job_id not in ids and now - served_at > PAUSED_AFTER_S:
-                self._served_at[job_id] = 0.0
+        if self._options.policy != "fair":  # there everybody waits for the others all the time
+            for job_id in self._turns.passed_over(ids):
                 self._runs[job_id].waiting(None)
 
     def _say_stats(self, *, now: bool = False) -> None:
-        if now or time.monotonic() - self._last_stats_at > STATS_EVERY_S:
-            self._last_stats_at = time.monotonic()
-            values = {f"{name}_total": value for name, value in self._counts.items()}
-            values |= {"active": float(self._scheduler.num_active), "rss_bytes": float(_rss_bytes())}
-            values["max_step_rows"] = float(self._scheduler.max_step_rows)
-            self._send(Stats(values))
-
-    def _synchronize(self) -> None:
-        # A step is done when the device has done it: progress counts finished work, and a fault shows here.
-        if self._components.config.device.type == "cuda":
-            torch.cuda.synchronize(self._components.config.device)
-
-
-def _rss_bytes() -> int:
-    with suppress(OSError, ValueError, IndexError):
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return pages * 4096
-    return 0
-
-
-def _trim_heap() -> None:
-    """glibc keeps freed memory in its arenas; a server that is idle should not look like one that is busy."""
-    libc: Any = _libc()
-    if libc is not None:
-        libc.malloc_trim(0)
-
-
-def _libc() -> Any:
-    with suppress(OSError, AttributeError):
-        libc = ctypes.CDLL(None)
-        _ = libc.malloc_trim  # absent outside glibc
-        return libc
-    return None
+        active, rows = float(self._scheduler.num_active), float(self._scheduler.max_step_rows)
+        self._counts.say(now=now, active=active, max_step_rows=rows)

@@ -13,8 +13,9 @@ import signal
 import threading
 from multiprocessing.connection import Connection
 
+from talkies.engine.failure import as_talkies
 from talkies.engine.messages import Command, Fatal, Message, Stop, WorkerOptions
-from talkies.errors import TalkiesError
+from talkies.errors import OutOfMemory, TalkiesError
 
 
 def main(connection: Connection, options: WorkerOptions) -> None:
@@ -38,6 +39,13 @@ def main(connection: Connection, options: WorkerOptions) -> None:
         worker.load()
     except TalkiesError as error:
         send(Fatal(error))
+        return
+    except Exception as error:
+        known = as_talkies(error)
+        if not isinstance(known, OutOfMemory):
+            raise  # another start may go better
+        hint = "serve one partition (--task-type), a smaller dtype, or use a larger device"
+        send(Fatal(OutOfMemory(f"the model does not fit: {known.message}", hint=hint)))
         return
     worker.run()
 

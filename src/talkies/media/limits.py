@@ -7,8 +7,7 @@ They are the hosted API's habits, not the model's; the counts and ratios that th
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from talkies.errors import MediaError, TooLarge
@@ -38,7 +37,8 @@ class MediaLimits:
     audio_max_bytes: int = 15 * MIB
     audio_containers: tuple[str, ...] = ("wav", "mp3")
     min_seconds: float = 2.0  # of each video and each sound
-    max_seconds: float = 15.0  # of each, and of all videos and all sounds together, counted apart
+    max_seconds: float = 15.0  # of each
+    max_total_seconds: float = 15.0  # of all videos, and of all sounds
     slack_s: float = 0.01  # containers round: a 15 s clip with an AAC tail says 15.005 s
 
     @classmethod
@@ -56,7 +56,30 @@ class MediaLimits:
             audio_containers=(),
             min_seconds=0.0,
             max_seconds=120.0,
+            max_total_seconds=360.0,
         )
+
+
+@dataclass(kw_only=True, slots=True)
+class Totals:
+    """Seconds of one request's references so far. Two budgets: a video's own soundtrack never counts against the
+    sounds given on their own."""
+
+    limits: MediaLimits
+    seconds: dict[str, list[float]] = field(default_factory=lambda: {"video": [], "audio": []})
+
+    def add(self, kind: str, seconds: float, name: str) -> None:
+        """Raises ``MediaError`` when it does not fit beside those before it."""
+        limits, so_far = self.limits, self.seconds[kind]
+        so_far.append(min(seconds, limits.max_seconds))
+        total, most = sum(so_far), limits.max_total_seconds + limits.slack_s * len(so_far)
+        if total > most:
+            raise MediaError(
+                f"{name}: reference {kind}s may last at most {limits.max_total_seconds:g} seconds in total, "
+                f"got {total:.2f}",
+                hint="shorten one of them",
+                param=name,
+            )
 
 
 def check_image(source: str | os.PathLike[str] | bytes, limits: MediaLimits, *, name: str) -> None:
@@ -69,9 +92,17 @@ def check_image(source: str | os.PathLike[str] | bytes, limits: MediaLimits, *, 
 
 
 def check_video(
-    source: str | os.PathLike[str] | bytes, limits: MediaLimits, *, name: str, start_time_s: float = 0.0
+    source: str | os.PathLike[str] | bytes,
+    limits: MediaLimits,
+    *,
+    name: str,
+    start_time_s: float = 0.0,
+    totals: Totals | None = None,
 ) -> MediaInfo:
-    """Returns what the headers say. Raises ``TooLarge`` or ``MediaError`` naming the value and the limit."""
+    """Returns what the headers say; ``totals`` are those of its request.
+
+    Raises ``TooLarge`` or ``MediaError`` naming the value and the limit.
+    """
     _check_bytes(source, limits.video_max_bytes, name)
     info = probe(source, name=name)
     video = info.video
@@ -92,11 +123,15 @@ def check_video(
         )
     _check_start(video.duration_s, start_time_s, limits, name)
     _check_seconds(video.duration_s - start_time_s, limits, name, longer_is_cut=start_time_s > 0)
+    if totals is not None:
+        totals.add("video", video.duration_s - start_time_s, name)
     return info
 
 
-def check_audio(source: str | os.PathLike[str] | bytes, limits: MediaLimits, *, name: str) -> MediaInfo:
-    """Returns what the headers say. Raises ``TooLarge`` or ``MediaError`` naming the value and the limit."""
+def check_audio(
+    source: str | os.PathLike[str] | bytes, limits: MediaLimits, *, name: str, totals: Totals | None = None
+) -> MediaInfo:
+    """As :func:`check_video`."""
     _check_bytes(source, limits.audio_max_bytes, name)
     info = probe(source, name=name)
     if info.audio is None:
@@ -105,19 +140,9 @@ def check_audio(source: str | os.PathLike[str] | bytes, limits: MediaLimits, *, 
         words = " or ".join(c.upper() for c in limits.audio_containers)
         raise MediaError(f"{name} must be {words}, got {info.format.split(',')[0]}", param=name)
     _check_seconds(info.audio.duration_s, limits, name)
+    if totals is not None:
+        totals.add("audio", info.audio.duration_s, name)
     return info
-
-
-def check_totals(video_seconds: Sequence[float], audio_seconds: Sequence[float], limits: MediaLimits) -> None:
-    """Two budgets: a video's own soundtrack never counts against the sounds given on their own."""
-    for kind, seconds in (("video", video_seconds), ("audio", audio_seconds)):
-        total, most = sum(seconds), limits.max_seconds + limits.slack_s * max(1, len(seconds))
-        if total > most:
-            raise MediaError(
-                f"reference {kind}s may last at most {limits.max_seconds:g} seconds in total, got {total:.2f}",
-                hint="shorten one of them",
-                param=f"{kind}_reference",
-            )
 
 
 def _check_bytes(source: str | os.PathLike[str] | bytes, most: int, name: str) -> None:

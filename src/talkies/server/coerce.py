@@ -9,6 +9,8 @@ from typing import Any
 
 from talkies.errors import InvalidRequest
 
+# Not \s: it also matches separators that int() and float() refuse.
+_NUMBER = r"[ \t]*[+-]?[0-9]{1,40}(\.[0-9]{0,40})?([eE][+-]?[0-9]{1,3})?[ \t]*"
 MAX_DIGITS = 40  # far over int64, and too few to make int() slow
 
 
@@ -61,7 +63,7 @@ def _text(name: str, value: Any) -> str:
 
 
 def _integer(name: str, value: Any, form: bool) -> int:
-    if form and isinstance(value, str) and re.fullmatch(rf"\s*[+-]?[0-9]{{1,{MAX_DIGITS}}}\s*", value):
+    if form and isinstance(value, str) and re.fullmatch(rf"[ \t]*[+-]?[0-9]{{1,{MAX_DIGITS}}}[ \t]*", value):
         return int(value)
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)  # JSON has one number type: 5.0 is 5
@@ -72,7 +74,7 @@ def _integer(name: str, value: Any, form: bool) -> int:
 
 def _number(name: str, value: Any, form: bool) -> float:
     # `seconds` is digits in a string in OpenAI's JSON as well, so numeric text is a number everywhere.
-    if isinstance(value, str) and re.fullmatch(r"\s*[+-]?[0-9]{1,40}(\.[0-9]{0,40})?([eE][+-]?[0-9]{1,3})?\s*", value):
+    if isinstance(value, str) and re.fullmatch(_NUMBER, value):
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidRequest(f"{name}={shown(value)} is not a number", param=name)

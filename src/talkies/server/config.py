@@ -15,7 +15,6 @@ class ServerConfig:
     data_dir: Path
     served_model_name: str | None = None  # None: the service's own name
     api_keys: tuple[str, ...] = ()  # empty: no authentication, one anonymous owner
-    tasks: tuple[str, ...] | None = None  # None: all that the checkpoint has
     max_queue: int = 64  # jobs waiting; above it a POST is 429
     max_jobs_per_key: int | None = None  # waiting and running jobs of one key
     max_queue_s: float | None = None  # predicted seconds of all waiting jobs

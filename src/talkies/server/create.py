@@ -59,7 +59,7 @@ def _accept(
             model=coordinator.model_name,
             request=checked.request.to_dict(),
             facts=planned_facts(checked.request, checked.geometry, limits),
-            warnings=[*draft.warnings, *_snapped(checked)],
+            warnings=[*draft.warnings, *_snapped(checked), *checked.hints],
             folder=folder,
             num_outputs=checked.request.num_outputs,
             created_at=time.time(),

@@ -28,11 +28,13 @@ CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """A request that the engine can take as it is. ``digests``: SHA-256 of each reference, in order."""
+    """A request that the engine can take as it is. ``digests``: SHA-256 of each reference, in order; ``hints`` for
+    the one who wrote the prompt."""
 
     request: VideoRequest
     geometry: Geometry
     digests: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
 
 
 def materialize(draft: Draft, *, folder: Path, config: ServerConfig, limits: Limits) -> Checked:
@@ -43,7 +45,7 @@ def materialize(draft: Draft, *, folder: Path, config: ServerConfig, limits: Lim
     # A wrong size or length is refused before a byte is fetched; 1.0 stands for a ratio not yet known.
     geometry = plan(draft.request, limits, auto_aspect=1.0)
     if not draft.sources:
-        return Checked(request=draft.request, geometry=geometry)
+        return Checked(request=draft.request, geometry=geometry, hints=_hints(draft.request, []))
     folder.mkdir(parents=True, mode=0o700)
     paths, digests = [], []
     for source, label in zip(draft.sources, _labels(draft.sources), strict=True):
@@ -51,11 +53,17 @@ def materialize(draft: Draft, *, folder: Path, config: ServerConfig, limits: Lim
         with _blaming(source.field):
             digests.append(_spool(source, path, label, config))
         paths.append(path)
-    aspect = _check_all(draft.sources, paths, limits)
+    aspect, kinds = _check_all(draft.sources, paths, limits)
     conditions = tuple(replace(c, uri=str(p)) for c, p in zip(draft.request.conditions, paths, strict=True))
     request = draft.request.replace(conditions=conditions)
     geometry = plan(request, limits, auto_aspect=aspect if request.resolved_task is Task.FL2VA else None)
-    return Checked(request=request, geometry=geometry, digests=tuple(digests))
+    return Checked(request=request, geometry=geometry, digests=tuple(digests), hints=_hints(request, kinds))
+
+
+def _hints(request: VideoRequest, kinds: list[tuple[Kind, bool]]) -> tuple[str, ...]:
+    from talkies.media.hints import prompt_hints
+
+    return tuple(prompt_hints(request.prompt, kinds, need_roles=request.resolved_task is Task.REF2VA))
 
 
 class _blaming:  # reads as a statement
@@ -77,16 +85,21 @@ def _labels(sources: tuple[Source, ...]) -> list[str]:
     return [f"{s.kind} {sum(o.kind == s.kind for o in sources[: i + 1])}" for i, s in enumerate(sources)]
 
 
-def _check_all(sources: tuple[Source, ...], paths: list[Path], limits: Limits) -> float | None:
-    """Formats, sizes, durations; one decoded picture of each. Returns width / height of the first keyframe."""
+def _check_all(
+    sources: tuple[Source, ...], paths: list[Path], limits: Limits
+) -> tuple[float | None, list[tuple[Kind, bool]]]:
+    """Formats, sizes, durations; one decoded picture of each. Returns width / height of the first keyframe, and of
+    each source its kind and whether it has sound."""
     from talkies.media import limits as media
     from talkies.media.image import read_image
     from talkies.media.video import read_video
 
     rules = media.MediaLimits() if limits.canvas_short_edge >= RELEASED_SHORT_EDGE else media.MediaLimits.loose()
     aspect: float | None = None
-    seconds: dict[str, list[float]] = {"video": [], "audio": []}
+    totals = media.Totals(limits=rules)
+    kinds: list[tuple[Kind, bool]] = []
     for source, path, label in zip(sources, paths, _labels(sources), strict=True):
+        has_sound = source.kind == "audio"
         with _blaming(source.field):
             if source.kind == "image":
                 media.check_image(path, rules, name=label)
@@ -94,7 +107,8 @@ def _check_all(sources: tuple[Source, ...], paths: list[Path], limits: Limits) -
                 if source.role != "reference" and aspect is None:
                     aspect = width / height
             elif source.kind == "video":
-                info = media.check_video(path, rules, name=label, start_time_s=source.start_time_s)
+                info = media.check_video(path, rules, name=label, start_time_s=source.start_time_s, totals=totals)
+                has_sound = info.audio is not None
                 if source.require_sound and info.audio is None:
                     raise MediaError(f"{label} has no sound, which type video_audio needs", hint="use type video")
                 length_s = (info.video.duration_s if info.video else info.duration_s) - source.start_time_s
@@ -104,16 +118,14 @@ def _check_all(sources: tuple[Source, ...], paths: list[Path], limits: Limits) -
                         f"{label} has {length_s:.2f} s to read, under the {shortest_s:.2f} that can be encoded",
                         hint="use a longer video",
                     )
-                seconds["video"].append(min(length_s, rules.max_seconds))
                 # A header can promise frames that the file does not have.
                 one_frame_s = 1 / limits.fps
                 start_s = source.start_time_s
                 read_video(path, max_seconds=one_frame_s, start_time_s=start_s, with_audio=False, name=label)
             else:
-                info = media.check_audio(path, rules, name=label)
-                seconds["audio"].append(info.audio.duration_s if info.audio else info.duration_s)
-    media.check_totals(seconds["video"], seconds["audio"], rules)
-    return aspect
+                media.check_audio(path, rules, name=label, totals=totals)
+        kinds.append((source.kind, has_sound))
+    return aspect, kinds
 
 
 def _spool(source: Source, path: Path, label: str, config: ServerConfig) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import mimetypes
 from dataclasses import dataclass, replace
-from typing import Any, cast, get_args
+from typing import Any
 
 from starlette.datastructures import UploadFile
 
 from talkies.errors import InvalidRequest
+from talkies.media.kinds import kind_of_file, kind_of_uri
 from talkies.request import Kind, Role, Task
 from talkies.server import fields
 from talkies.server.body import Body
@@ -16,14 +16,6 @@ from talkies.server.coerce import coerce, kind_of, parse_json
 
 JSON_FIELDS: dict[str, Kind] = {"image_reference": "image", "video_reference": "video", "audio_reference": "audio"}
 URL_KEYS: dict[str, Kind] = {"image_url": "image", "video_url": "video", "audio_url": "audio"}
-# What phones and browsers send and the standard table lacks.
-SUFFIX_KINDS: dict[str, Kind] = {
-    ".heic": "image",
-    ".heif": "image",
-    ".avif": "image",
-    ".webp": "image",
-    ".m4a": "audio",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,16 +105,6 @@ def assign_start_times(sources: list[Source], times: float | list[float] | None)
     return [replace(s, start_time_s=next(starts)) if s.kind == "video" else s for s in sources]
 
 
-def kind_of_file(content_type: str | None, name: str | None) -> Kind:
-    """By MIME type, then by suffix, then video: the order that vLLM-Omni documents."""
-    for mime in (content_type, mimetypes.guess_type(name or "")[0]):
-        major = (mime or "").partition("/")[0].strip().lower()
-        if major in get_args(Kind):
-            return cast(Kind, major)
-    suffix = "." + (name or "").lower().rpartition(".")[2]
-    return SUFFIX_KINDS.get(suffix, "video")
-
-
 def _present(value: Any) -> bool:
     return value is not None and value not in ("", [])
 
@@ -140,11 +122,11 @@ def _items(name: str, value: Any) -> list[Any]:
 
 def _any(name: str, item: Any) -> Source:
     if isinstance(item, UploadFile):
-        return Source(kind=kind_of_file(item.content_type, item.filename), field=name, upload=item)
+        return Source(kind=kind_of_file(item.content_type, item.filename) or "video", field=name, upload=item)
     if isinstance(item, str):
         if item.lstrip().startswith("{"):
             return _url_object(name, parse_json(name, item), None)
-        return Source(kind=_kind_of_uri(item), field=name, uri=item)
+        return Source(kind=kind_of_uri(item) or "video", field=name, uri=item)
     return _url_object(name, item, None)
 
 
@@ -169,12 +151,6 @@ def _url_object(name: str, item: Any, kind: Kind | None) -> Source:
     if not isinstance(url, str) or not url:
         raise InvalidRequest(f"{name}.{keys[0]} must be a URL, got {kind_of(url)}", param=name)
     return Source(kind=allowed[keys[0]], field=name, uri=url)
-
-
-def _kind_of_uri(uri: str) -> Kind:
-    if uri.startswith("data:"):
-        return kind_of_file(uri[5:].partition(";")[0].partition(",")[0], None)
-    return kind_of_file(None, uri.partition("?")[0].partition("#")[0])
 
 
 def _condition(index: int, item: Any, form: bool) -> Source:

@@ -208,11 +208,11 @@ def model_info(request: Request) -> Response:
 @router.get("/health", response_model=dict[str, Any], responses=responses(503))
 def health(request: Request) -> Response:
     """200 when a POST would be served; 503 while loading and when the engine is dead."""
-    state = _coordinator(request).service.state
+    service = _coordinator(request).service
+    state, stage = service.state, service.loading_stage
     if state != "ready":
-        raise NotReady(
-            f"engine is {state}", hint="wait" if state == "loading" else "restart the server", param="engine"
-        )
+        what = f"engine is {state}: {stage}" if stage else f"engine is {state}"
+        raise NotReady(what, hint="wait" if state == "loading" else "restart the server", param="engine")
     return Json({"status": state})
 
 

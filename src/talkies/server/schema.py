@@ -18,7 +18,6 @@ from talkies.server.coerce import coerce, shown
 from talkies.server.references import Source
 
 MAX_PRIORITY = 100
-LABELS = {"image": "Picture", "video": "Video", "audio": "Audio"}
 MAX_WEBHOOK_URL_CHARS = 2048
 
 
@@ -59,7 +58,6 @@ class _Reader:
             conditions=tuple(placeholder(i, s) for i, s in enumerate(sources)),
             **self._sampling(),
         )
-        self.warnings += _unmentioned(request, sources)
         return Draft(
             request=request,
             sources=tuple(sources),
@@ -268,21 +266,6 @@ class _Reader:
         if url is not None and (not url.startswith(("https://", "http://")) or len(url) > MAX_WEBHOOK_URL_CHARS):
             raise InvalidRequest("webhook_url must be an http(s) URL", param="webhook_url")
         return url
-
-
-def _unmentioned(request: VideoRequest, sources: list[Source]) -> list[str]:
-    """The model tells references apart by their labels; one that the prompt never names has no role to play."""
-    if request.resolved_task is not Task.REF2VA:
-        return []
-    notes, counts = [], {"image": 0, "video": 0, "audio": 0}
-    for source in sources:
-        counts[source.kind] += 1
-        label = f"<{LABELS[source.kind]} {counts[source.kind]}>"
-        if label not in request.prompt:
-            notes.append(
-                f"{source.kind} {counts[source.kind]} is not mentioned: write {label} where the prompt means it"
-            )
-    return notes
 
 
 def placeholder(index: int, source: Source) -> Condition:

@@ -1,0 +1,32 @@
+"""What a service can do, from configs alone: said before a weight is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from talkies.engine import build
+from talkies.engine.config import EMBEDDED, EngineConfig, resolve
+from talkies.engine.messages import WorkerOptions
+from talkies.engine.service import ServiceInfo
+from talkies.model.checkpoint import model_hash
+
+
+def describe(options: WorkerOptions) -> ServiceInfo:
+    """Raises ``ConfigError`` or ``CheckpointError``."""
+    resolved = resolve(options.config)
+    parts, limits = build.describe(options.config)
+    return ServiceInfo(
+        model_name=model_name(options.config),
+        model_hash=model_hash(parts.root),
+        limits=limits,
+        device=str(resolved.device),
+        attention=resolved.attention,
+        policy=options.policy,
+    )
+
+
+def model_name(config: EngineConfig) -> str:
+    """A name for clients: of a folder its last part, since where it lies is nobody's business."""
+    if config.model == EMBEDDED or not Path(config.model).expanduser().exists():
+        return config.model
+    return Path(config.model).expanduser().resolve().name

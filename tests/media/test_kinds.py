@@ -1,0 +1,62 @@
+"""One judgement of what a reference is, and of what a prompt says about it."""
+
+import pytest
+
+from talkies.media.hints import prompt_hints
+from talkies.media.kinds import kind_of_file, kind_of_uri
+
+
+@pytest.mark.parametrize(
+    ("uri", "kind"),
+    [
+        ("a.PNG", "image"),
+        ("/photos/IMG_1.HEIC", "image"),
+        ("x.mov", "video"),
+        ("x.mkv", "video"),
+        ("x.m4a", "audio"),
+        ("x.flac", "audio"),
+        ("https://example.com/a.wav?token=b.png#c.mp4", "audio"),
+        ("data:image/avif;base64,AAAA", "image"),
+        ("data:audio/wav,x", "audio"),
+        ("DATA:video/mp4;base64,AAAA", "video"),
+        ("data:;base64,AAAA", None),
+        ("no-suffix", None),
+        ("notes.txt", None),
+        ("what?.png", "image"),
+    ],
+)
+def test_names_say_what_a_reference_is(uri, kind):
+    assert kind_of_uri(uri) == kind
+
+
+def test_the_mime_type_wins_over_the_suffix():
+    assert kind_of_file("audio/mpeg", "x.png") == "audio"
+    assert kind_of_file("application/octet-stream", "x.png") == "image"
+    assert kind_of_file(None, None) is None
+
+
+@pytest.mark.parametrize(
+    ("prompt", "references", "hints"),
+    [
+        ("<Picture 1> walks", [("image", False)], []),
+        ("picture 1 walks", [("image", False)], []),
+        ("it walks", [("image", False)], ["the prompt never mentions <Picture 1>"]),
+        ("<Picture 2>", [("image", False), ("image", False)], ["the prompt never mentions <Picture 1>"]),
+        ("<Picture 1> <Video 2>", [("image", False), ("video", False)],
+         ["the prompt never mentions <Video 1>", "the prompt mentions <Video 2>, but there is none"]),
+        ("<Video 1>, <Audio 2> sings", [("video", True), ("audio", True)], []),  # the soundtrack is <Audio 1>
+        ("<Video 1>, <Audio 1> sings", [("video", True), ("audio", True)], ["the prompt never mentions <Audio 2>"]),
+        ("<Video 1>, <Audio 1> sings", [("video", False), ("audio", True)], []),
+        ("video 2 of a series", [], []),  # prose
+        ("<Audio 1> sings", [], ["the prompt mentions <Audio 1>, but there is none"]),
+    ],
+)  # fmt: skip
+def test_hints(prompt, references, hints):
+    assert prompt_hints(prompt, references) == hints
+
+
+def test_keyframes_need_no_mention():
+    assert prompt_hints("a ball", [("image", False)], need_roles=False) == []
+    assert prompt_hints("<Picture 1> to <Picture 2>", [("image", False)], need_roles=False) == [
+        "the prompt mentions <Picture 2>, but there is none"
+    ]
