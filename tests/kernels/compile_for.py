@@ -64,7 +64,9 @@ def compile_all(capability: int) -> None:
             if signature[name] == "i32" or signature[name].startswith("*")
         }
         source = ASTSource(kernel, signature, {(kernel.arg_names.index(k),): v for k, v in constants.items()}, attrs)
-        compiled = triton.compile(source, GPUTarget("cuda", capability, 32), {"num_warps": num_warps})
+        compiled = triton.compile(
+            source, GPUTarget("cuda", capability, 32), {"num_warps": num_warps, "enable_fp_fusion": False}
+        )
         ptx = compiled.asm["ptx"]
         wide = ptx.count("ld.global.v4") + ptx.count("ld.global.L1::evict_last.v4")
         print(f"{kernel.__module__:48} {constants} warps {num_warps} shared {compiled.metadata.shared} v4 loads {wide}")

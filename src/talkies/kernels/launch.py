@@ -7,6 +7,10 @@ from torch import Tensor
 
 from talkies.kernels.fp8 import E4M3, Fp8Rows
 
+# A product is rounded before it is added, as in the reference. Left alone, Triton contracts the two into one rounding:
+# on an H200 a quarter of the values then differ from the reference in the last bit.
+EXACT = {"enable_fp_fusion": False}
+
 
 def stored(dtype: torch.dtype, device: torch.device) -> torch.dtype:
     """What a kernel writes for ``dtype``.

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from talkies.kernels.launch import block_of, check_tables, warps_of
+from talkies.kernels.launch import EXACT, block_of, check_tables, warps_of
 from talkies.kernels.runs import RowRuns
 
 
@@ -59,5 +59,6 @@ def gate_residual(
             num_channels,
             BLOCK=block,
             num_warps=warps_of(block),
+            **EXACT,
         )
     return out

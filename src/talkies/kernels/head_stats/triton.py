@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from talkies.kernels.head_stats.reference import HeadStats, largest_from
-from talkies.kernels.launch import block_of
+from talkies.kernels.launch import EXACT, block_of
 
 CHUNK = 512  # rows of a program
 ROWS = 32  # at a time
@@ -96,6 +96,7 @@ def head_stats(q_SNH: Tensor, k_SNH: Tensor, v_SNH: Tensor, spans: Sequence[tupl
         ROWS=ROWS,
         BLOCK=block_of(head_dim),
         num_warps=4,
+        **EXACT,
     )
     parts = list(zip(largest.split(counts), keys.split(counts), spans, strict=True))
     mean = torch.stack([k[:, :, 0].sum(0) / (b - a) for _, k, (a, b) in parts])

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from talkies.kernels.launch import block_of
+from talkies.kernels.launch import EXACT, block_of
 
 HEADS = 16  # at a time; queries and keys of the released model are 7 x 16
 
@@ -119,6 +119,7 @@ def qk_norm_rope(
             BLOCK_A=block_of(num_angles) if num_angles else 16,
             BLOCK_R=block_of(rest) if rest else 16,
             num_warps=4,
+            **EXACT,
         )
     q, k, v = qkv_S3NH.unbind(1)
     return q, k, v

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from talkies.kernels.device import to_e4m3
 from talkies.kernels.fp8 import E4M3
-from talkies.kernels.launch import block_of, stored
+from talkies.kernels.launch import EXACT, block_of, stored
 
 HEADS = 16  # at a time
 
@@ -71,5 +71,6 @@ def quantize_heads(x_SNH: Tensor, scale_BN: Tensor, offset_BNH: Tensor | None, d
             HEADS=HEADS,
             BLOCK=block_of(head_dim),
             num_warps=4,
+            **EXACT,
         )
     return out.to(E4M3)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from talkies.kernels.device import modulate, store_row
 from talkies.kernels.fp8 import Fp8Rows
-from talkies.kernels.launch import block_of, check_tables, new_rows, rows_or_fp8, warps_of
+from talkies.kernels.launch import EXACT, block_of, check_tables, new_rows, rows_or_fp8, warps_of
 from talkies.kernels.runs import RowRuns
 
 
@@ -72,5 +72,6 @@ def rms_modulate(
             FP8=out_scale is not None,
             BLOCK=block,
             num_warps=warps_of(block),
+            **EXACT,
         )
     return rows_or_fp8(out, out_scale, x_SD.dtype)

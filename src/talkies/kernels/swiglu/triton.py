@@ -9,7 +9,7 @@ from torch import Tensor
 
 from talkies.kernels.device import store_row
 from talkies.kernels.fp8 import E4M3, Fp8Rows
-from talkies.kernels.launch import block_of, new_rows, rows_or_fp8, warps_of
+from talkies.kernels.launch import EXACT, block_of, new_rows, rows_or_fp8, warps_of
 
 TILE = 4096
 
@@ -45,5 +45,6 @@ def swiglu(up_S2F: Tensor, *, dtype: torch.dtype | None = None) -> Tensor | Fp8R
             FP8=out_scale is not None,
             BLOCK=block,
             num_warps=warps_of(2 * block),
+            **EXACT,
         )
     return rows_or_fp8(out, out_scale, up_S2F.dtype)
