@@ -188,6 +188,18 @@ def test_a_keyframe_by_path_is_repeatable(tiny_folder, tmp_path):
     assert (tmp_path / "a.mp4").read_bytes() == (tmp_path / "b.mp4").read_bytes()
 
 
+def test_a_reference_without_a_mention_is_noted(tmp_path):
+    from PIL import Image
+
+    Image.new("RGB", (64, 64), "red").save(tmp_path / "it.png")
+    options = ("--frames", 22, "--steps", 2, "--reference", "it.png")
+    done = talkies("generate", "it bounces", *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "note: the prompt never mentions <Picture 1>" in done.stderr
+    named = talkies("generate", "the object from picture 1 bounces", *options, cwd=tmp_path)
+    assert "note:" not in named.stderr
+
+
 def test_doctor_reports_and_exits_0(tmp_path):
     done = talkies("doctor", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stdout

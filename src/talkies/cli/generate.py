@@ -107,6 +107,7 @@ def generate(
 
 def _run(config: Any, request: VideoRequest, paths: list[Path], *, quiet: bool) -> list[dict[str, Any]]:
     from rich.console import Console
+    from rich.markup import escape
 
     console = Console(stderr=True)
     with _bar(console, quiet) as (note, on_progress):
@@ -116,6 +117,8 @@ def _run(config: Any, request: VideoRequest, paths: list[Path], *, quiet: bool) 
         engine = Engine.open_config(config)
         results = engine.render(request, paths, on_progress=on_progress)
     if not quiet:
+        for warning in dict.fromkeys(w for r in results for w in r["warnings"]):
+            console.print(f"[yellow]note:[/] {escape(warning)}")
         for r in results:
             total = sum(r["stages_s"].values())
             console.print(f"[bold]{r['path']}[/]  {r['frames']} frames, {r['seconds']:.2f} s, made in {total:.1f} s")
