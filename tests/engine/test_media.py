@@ -64,3 +64,27 @@ def test_hints_reach_the_job_for_every_task(picture):
     )
     reference = Condition(kind="image", uri=picture)
     assert prepare("a ball", [reference], task=Task.REF2VA).warnings == ("the prompt never mentions <Picture 1>",)
+
+
+def test_what_became_of_each_condition_is_told(tmp_path):
+    Image.new("RGB", (200, 100)).save(tmp_path / "wide.png")
+    first = Condition(kind="image", uri=str(tmp_path / "wide.png"), role="first")
+    last = replace(first, role="last")
+    cropped = prepare("it bounces", [first, last], fit="crop").conditions_used
+    assert [c["role"] for c in cropped] == ["first", "last"]
+    assert (cropped[0]["source_size"], cropped[0]["size"], cropped[0]["fit"]) == ("200x100", cropped[1]["size"], "crop")
+    width, height = map(int, cropped[0]["kept"].split("x"))
+    assert height == 100
+    shown = [int(n) for n in cropped[0]["size"].split("x")]
+    assert width / height == pytest.approx(shown[0] / shown[1], rel=0.02)
+    assert [c["fit"] for c in prepare("it", [first, last], fit="released").conditions_used] == ["stretch", "crop"]
+    assert prepare("it", [first], fit="stretch").conditions_used[0]["kept"] == "200x100"
+
+    references = [
+        Condition(kind="image", uri=str(tmp_path / "wide.png")),
+        Condition(kind="audio", uri=sound(tmp_path / "long.wav", 3)),
+    ]
+    image, heard = prepare("<Picture 1> <Audio 1>", references).conditions_used
+    assert (image["source_size"], image["size"]) == ("200x100", "128x64")
+    assert (heard["source_sample_rate_hz"], heard["sample_rate_hz"]) == (8000, 32_000)
+    assert heard["seconds"] == pytest.approx(22 / 24, abs=0.026), "cut to the clip"

@@ -159,6 +159,7 @@ class Engine:
                     "skipped_fraction": 0.0,
                     "stages_s": {name: round(value, 4) for name, value in stages.items()},
                     "warnings": state.warnings,
+                    "conditions_used": state.conditions_used,
                 }
             )
         return results

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -40,6 +41,7 @@ class VisualInput:
     kind: str  # as in model.conditions.VisualCondition
     frames: np.ndarray
     wave: np.ndarray | None = None
+    used: dict[str, Any] = field(default_factory=dict)  # what became of the file, for the user
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -47,6 +49,7 @@ class SoundInput:
     """A standalone sound: float32 [2, N] at the audio VAE's rate."""
 
     wave: np.ndarray
+    used: dict[str, Any] = field(default_factory=dict)
 
 
 MediaInput = VisualInput | SoundInput
@@ -83,17 +86,27 @@ def load_reference(
     """One reference, decoded and sized, with notes for the user. Nothing is replaced by silence or black."""
     access.alive()
     name = f"reference {index + 1} ({condition.kind})"
+    used: dict[str, Any]
     source = source_of(condition, access, name)
     shown = name if isinstance(source, bytes) else f"{name} {source}"
     if condition.kind == "image":
         check_image(source, access.limits, name=shown)
-        picture = resize_reference_image(read_image(source, name=shown), limits, name=shown)
-        return VisualInput(kind="image", frames=picture[None]), []
+        upright = read_image(source, name=shown)
+        picture = resize_reference_image(upright, limits, name=shown)
+        used = {"kind": "image", "role": "reference", "source_size": _size(upright), "size": _size(picture)}
+        return VisualInput(kind="image", frames=picture[None], used=used), []
     if condition.kind == "audio":
-        check_audio(source, access.limits, name=shown, totals=totals)
+        heard = check_audio(source, access.limits, name=shown, totals=totals).audio
         wave = read_audio(source, max_seconds=geometry.duration_s, sample_rate_hz=limits.sample_rate_hz, name=shown)
-        return SoundInput(wave=wave), []
-    check_video(source, access.limits, name=shown, start_time_s=condition.start_time_s, totals=totals)
+        used = {
+            "kind": "audio",
+            "role": "reference",
+            "source_sample_rate_hz": heard.sample_rate_hz if heard else None,
+            "sample_rate_hz": limits.sample_rate_hz,
+            "seconds": round(wave.shape[1] / limits.sample_rate_hz, 3),
+        }
+        return SoundInput(wave=wave, used=used), []
+    seen = check_video(source, access.limits, name=shown, start_time_s=condition.start_time_s, totals=totals).video
     clip = read_video(
         source,
         fps=limits.fps,
@@ -117,7 +130,24 @@ def load_reference(
             hint=f"use a video of at least {shortest / limits.fps:.2f} seconds",
             param="conditions",
         )
-    return VisualInput(kind="video", frames=frames, wave=clip.audio), list(clip.notes)
+    num_used = encodable_frames(frames.shape[0], limits)
+    used = {
+        "kind": "video",
+        "role": "reference",
+        "source_size": f"{seen.width}x{seen.height}" if seen else None,
+        "size": _size(frames[0]),
+        "source_fps": round(seen.fps, 3) if seen else None,
+        "fps": limits.fps,
+        "start_time_seconds": condition.start_time_s,
+        "seconds": round(num_used / limits.fps, 3),
+        "frames": num_used,
+        "sound": clip.audio is not None,
+    }
+    return VisualInput(kind="video", frames=frames, wave=clip.audio, used=used), list(clip.notes)
+
+
+def _size(picture: np.ndarray) -> str:
+    return f"{picture.shape[1]}x{picture.shape[0]}"
 
 
 def encodable_frames(num_frames: int, limits: Limits) -> int:

@@ -175,6 +175,7 @@ def pack(components: Components, encoded: Encoded, *, output: int = 0, noise: No
         video_rows=video_rows,
         audio_rows=audio_rows,
         warnings=list(prepared.warnings),
+        conditions_used=prepared.conditions_used,
     )
 
 

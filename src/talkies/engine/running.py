@@ -263,6 +263,7 @@ class JobRun:
             "num_forwards": schedule.num_forwards,
             "skipped_fraction": 0.0,
             "warnings": list(prepared.warnings),
+            "conditions_used": prepared.conditions_used,
         }
 
     def _saved(self) -> Saved | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,6 +45,7 @@ class RequestState:
     audio_rows: Tensor  # float32 [Na, C]
     step: int = 0  # forwards done
     warnings: list[str] = field(default_factory=list)
+    conditions_used: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def num_forwards(self) -> int:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from talkies.codecs.presentation import EncoderAudio, EncoderImage, EncoderVideo, Visual
 from talkies.engine.media import MediaAccess, MediaInput, SoundInput, VisualInput, load_keyframe, load_reference
 from talkies.geometry import Geometry, Limits
 from talkies.media.hints import prompt_hints
 from talkies.media.limits import Totals
-from talkies.media.resize import fit_keyframes
-from talkies.request import Kind, Task, VideoRequest, plan
+from talkies.media.resize import Fit, fit_keyframes, kept_size, resolved_fit
+from talkies.request import Condition, Kind, Task, VideoRequest, plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +26,11 @@ class Prepared:
     geometry: Geometry
     inputs: tuple[MediaInput, ...] = ()  # in request order, which is semantic
     warnings: tuple[str, ...] = ()
+
+    @property
+    def conditions_used(self) -> list[dict[str, Any]]:
+        """What became of each condition: its size, crop, rate and length, before and after."""
+        return [item.used for item in self.inputs]
 
     @property
     def presentation(self) -> tuple[Visual, ...]:
@@ -57,11 +65,25 @@ def prepare_fl2va(request: VideoRequest, limits: Limits, access: MediaAccess) ->
         task=Task.FL2VA,
         geometry=geometry,
         inputs=tuple(
-            VisualInput(kind=f"keyframe-{c.role}", frames=picture[None])
-            for c, picture in zip(request.keyframes, sized, strict=True)
+            VisualInput(kind=f"keyframe-{c.role}", frames=sized[i][None], used=_used(c, i, pictures[i], fit, geometry))
+            for i, c in enumerate(request.keyframes)
         ),
         warnings=tuple(prompt_hints(request.prompt, [("image", False)] * len(sized), need_roles=False)),
     )
+
+
+def _used(condition: Condition, order: int, upright: np.ndarray, fit: Fit, geometry: Geometry) -> dict[str, Any]:
+    height, width = upright.shape[:2]
+    fit = resolved_fit(fit, order)
+    kept = kept_size(width, height, canvas=(geometry.width, geometry.height), fit=fit)
+    return {
+        "kind": "image",
+        "role": condition.role,
+        "source_size": f"{width}x{height}",
+        "size": geometry.size,
+        "fit": fit,
+        "kept": "x".join(map(str, kept)),
+    }
 
 
 def prepare_ref2va(request: VideoRequest, limits: Limits, access: MediaAccess) -> Prepared:

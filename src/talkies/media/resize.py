@@ -46,10 +46,21 @@ def fit_keyframes(
         raise InvalidRequest(f"{len(fits)} fit modes for {len(images)} keyframes", param="fit")
     fitted = []
     for order, (image, mode) in enumerate(zip(images, fits, strict=True)):
-        if mode == "released":
-            mode = "stretch" if order == 0 else "crop"
-        fitted.append(fit_image(image, width=width, height=height, fit=mode))
+        fitted.append(fit_image(image, width=width, height=height, fit=resolved_fit(mode, order)))
     return fitted
+
+
+def resolved_fit(fit: Fit, order: int) -> Fit:
+    """What ``released`` means for the keyframe presented at ``order``; others as they are."""
+    return ("stretch" if order == 0 else "crop") if fit == "released" else fit
+
+
+def kept_size(width: int, height: int, *, canvas: tuple[int, int], fit: str) -> tuple[int, int]:
+    """(width, height) of the middle of a picture that :func:`fit_image` shows on a (width, height) canvas."""
+    if fit not in ("crop", "adapt"):
+        return width, height
+    scale = max(canvas[0] / width, canvas[1] / height)
+    return min(width, round(canvas[0] / scale)), min(height, round(canvas[1] / scale))
 
 
 def fit_image(image: np.ndarray, *, width: int, height: int, fit: str) -> np.ndarray:

@@ -62,6 +62,7 @@ class VideoJob(BaseModel):
     predicted_s: float | None
     paused: bool
     warnings: list[str]
+    conditions_used: list[dict[str, Any]]
     metrics: dict[str, Any] | None
 
 
@@ -156,6 +157,7 @@ def job_object(record: JobRecord, live: Live) -> dict[str, Any]:
         "predicted_s": None if record.predicted_s is None else round(record.predicted_s, 2),
         "paused": paused,
         "warnings": list(dict.fromkeys([*record.warnings, *facts.get("warnings", [])])),
+        "conditions_used": facts.get("conditions_used", []),
         "metrics": _metrics(record, stages) if record.return_metrics else None,
     }
 
