@@ -6,7 +6,7 @@ a matrix product on a CPU, whose rounding depends on its operands' addresses, ke
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -58,9 +58,10 @@ class FlatLayout:
                 _as_bytes(view).copy_(_as_bytes(tensors[name].detach().contiguous()))
 
 
-def parameters_of(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters by name; absent optional ones are left out."""
-    return {name: p.detach() for name, p in module.named_parameters(remove_duplicate=False)}
+def parameters_of(module: nn.Module, names: Collection[str] | None = None) -> dict[str, Tensor]:
+    """Parameters by name, or those of ``names``; absent optional ones are left out."""
+    named = module.named_parameters(remove_duplicate=False)
+    return {name: p.detach() for name, p in named if names is None or name in names}
 
 
 def _view(flat: Tensor, field: Field) -> Tensor:

@@ -11,7 +11,7 @@ there can be missed but never be another module's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -129,6 +129,10 @@ class Streamed:
         return self._num_slots * self.slot_bytes
 
     @property
+    def host_bytes(self) -> int:
+        return sum(w.layout.num_bytes for w in self._weights)
+
+    @property
     def is_open(self) -> bool:
         return bool(self._slots)
 
@@ -188,6 +192,8 @@ class Streamed:
 
     def _look_ahead(self, index: int, keep: int | None) -> None:
         """Starts the transfers of what comes after ``index``, into slots that hold neither that nor ``keep``."""
+        if self._num_slots == len(self._weights) and None not in self._holds:
+            return
         room = self._num_slots - (keep is not None)
         wanted = [(index + 1 + i) % len(self._weights) for i in range(room)]
         spare = [s for s, held in enumerate(self._holds) if held not in wanted and (keep is None or held != keep)]
@@ -208,9 +214,10 @@ class Streamed:
         self.bytes_moved += self._weights[index].layout.num_bytes
 
 
-def to_host(module: nn.Module, *, pin: bool) -> HostBuffer:
-    """Moves a module's parameters into one host buffer, from wherever they are; they become views of it."""
-    tensors = parameters_of(module)
+def to_host(module: nn.Module, *, pin: bool, names: Collection[str] | None = None) -> HostBuffer:
+    """Moves a module's parameters (those of ``names``) into one host buffer, from wherever they are; they become
+    views of it."""
+    tensors = parameters_of(module, names)
     layout = FlatLayout.of(tensors)
     buffer = HostBuffer.private(layout.num_bytes, pin=pin)
     layout.pack(tensors, buffer.flat)
@@ -219,9 +226,9 @@ def to_host(module: nn.Module, *, pin: bool) -> HostBuffer:
     return buffer
 
 
-def weights_of(module: nn.Module) -> _Weights:
-    """Of a module whose parameters are where they shall be when it is away."""
-    layout = FlatLayout.of(parameters_of(module))
+def weights_of(module: nn.Module, names: Collection[str] | None = None) -> _Weights:
+    """Of a module whose parameters (those of ``names``) are where they shall be when it is away."""
+    layout = FlatLayout.of(parameters_of(module, names))
     owners = _owners(module, layout)
     return _Weights(module, layout, owners, tuple(owner[leaf] for owner, leaf in owners))
 
