@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import nn
@@ -102,7 +104,7 @@ def test_no_gap_is_two_longer_than_another(resident):
     positions = streamed_positions(50, LayerwiseConfig(resident=resident))
     assert len(positions) == 50 - resident
     ring = [*positions, positions[0] + 50]
-    gaps = [b - a for a, b in zip(ring, ring[1:], strict=False)]
+    gaps = [b - a for a, b in pairwise(ring)]
     assert max(gaps) - min(gaps) <= 1
 
 
@@ -126,7 +128,7 @@ def test_in_the_loop_each_module_crosses_once_and_ahead():
     assert sum(kind == "upload" for kind, _ in lane.calls) == 5
     assert streamed.bytes_moved - before == 5 * streamed.slot_bytes
     # Every module finds its weights asked for before it is called: no upload stands directly before its acquire.
-    for (kind, slot), (after, used) in zip(lane.calls, lane.calls[1:], strict=False):
+    for (kind, slot), (after, used) in pairwise(lane.calls):
         assert not (kind == "upload" and after == "acquire" and slot == used), lane.calls
     # A slot is uploaded into only when the last thing that happened to it was its release.
     last = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from talkies.errors import ConfigError
@@ -71,7 +73,7 @@ def test_short_requests_are_bound_by_the_bus_and_residents_help():
     bus = block[0] / H200.h2d_bytes_per_s
     assert seconds[0] == pytest.approx(50 * bus, rel=1e-6)
     assert seconds[1] == pytest.approx(40 * bus, rel=0.02)
-    assert all(a >= b * 0.999 for a, b in zip(seconds, seconds[1:], strict=False))
+    assert all(a >= b * 0.999 for a, b in pairwise(seconds))
     assert seconds[-1] == pytest.approx(50 * timing.block_seconds(SIZES.dit, 6_000, H200))
 
 

@@ -56,8 +56,8 @@ class VideoVAE:
 
         ``dtype`` is what block linears and attention of the decoder run in: float32 on a CPU, float16 on a GPU for
         the released recipe. The encoder is float32 always. ``weights_on`` is where the decoder's weights are put, if
-        whoever loads it brings them to ``device`` when they are needed. Raises ``CheckpointError``, or ``ConfigError`` for
-        float16 on a CPU.
+        whoever loads it brings them to ``device`` when they are needed. Raises ``CheckpointError``, or
+        ``ConfigError`` for float16 on a CPU.
         """
         device = torch.device(device)
         if device.type == "cpu" and dtype == torch.float16:

@@ -26,17 +26,17 @@ def place_dit(
     device: torch.device,
     residency: Residency,
     *,
-    name: str,
+    group: str,
     attend: Attend,
     text_attend: Attend | None,
     ops: Ops,
     quantize: QuantizeConfig,
     layerwise: LayerwiseConfig | None,
 ) -> PackedDiT:
-    """A DiT without AdaLN projections, its blocks resident or streamed (group ``name``).
+    """A DiT without AdaLN projections, its blocks resident or streamed (in ``group``).
 
     The refiner works once a request, and two blocks of it are as large as two of the others: it streams, too (group
-    ``<name>.refiner``). Streamed blocks are settled one by one, so loading needs one block of device memory.
+    ``<group>.refiner``). Streamed blocks are settled one by one, so loading needs one block of device memory.
     """
     place = placer(quantize, source.config, ops, device)
     if layerwise is None:
@@ -47,9 +47,9 @@ def place_dit(
     streamed |= {f"token_refiner.blocks.{i}" for i in streamed_positions(num_refiner, refining)}
     buffers: dict[str, HostBuffer] = {}
 
-    def settle(path: str, block: nn.Module) -> None:
-        if path in streamed:
-            buffers[path] = to_host(block, pin=device.type == "cuda")
+    def settle(name: str, block: nn.Module) -> None:
+        if name in streamed:
+            buffers[name] = to_host(block, pin=device.type == "cuda")
 
     dit = build_dit(
         source,
@@ -60,12 +60,12 @@ def place_dit(
         place=_past_the_device(place, streamed) if quantize.method == "none" else place,
         settle=settle,
     )
-    for group, path, modules, config in (
-        (name, "blocks", dit.blocks, layerwise),
-        (f"{name}.refiner", "token_refiner.blocks", dit.token_refiner.blocks, refining),
+    for where, path, modules, config in (
+        (group, "blocks", dit.blocks, layerwise),
+        (f"{group}.refiner", "token_refiner.blocks", dit.token_refiner.blocks, refining),
     ):
         by_position = {int(key.rsplit(".", 1)[1]): b for key, b in buffers.items() if key.rsplit(".", 1)[0] == path}
-        residency.add(group, [stream(list(modules), device, config, buffers=by_position)])
+        residency.add(where, [stream(list(modules), device, config, buffers=by_position)])
     return dit
 
 
@@ -97,7 +97,9 @@ def place_text(folder: Path, residency: Residency, where: str, *, dtype: torch.d
     return encoder
 
 
-def place_video(folder: Path, residency: Residency, where: str, *, dtype: torch.dtype, device: torch.device) -> VideoVAE:
+def place_video(
+    folder: Path, residency: Residency, where: str, *, dtype: torch.dtype, device: torch.device
+) -> VideoVAE:
     """The video VAE (groups ``video`` to decode, ``video.encoder``)."""
     if where == "resident":
         return VideoVAE.load(folder, dtype=dtype, device=device)
@@ -120,5 +122,3 @@ def place_audio(folder: Path, residency: Residency, where: str, *, device: torch
             halves[name.startswith("dec")].append(child)
     residency.add("audio", [evict(modules, device) for modules in halves.values()])
     return vae
-
-

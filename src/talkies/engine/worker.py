@@ -267,8 +267,8 @@ class Worker:
         error.__context__ = error.__cause__ = None
         run.fail(known)
         self._forget(run)
-        if self._components.config.device.type == "cuda":
-            torch.cuda.empty_cache()
+        self._components.residency.release()  # others fetch again what they need, into whole memory
+        self._components.give_back()
 
     def _forget(self, run: JobRun) -> None:
         """Everything of an ended job is given back, to the system as far as it takes it."""

@@ -71,9 +71,7 @@ def stream_component(
     return streams
 
 
-def _visiting(
-    modules: Sequence[tuple[nn.Module, set[str] | None]], device: torch.device, slots: int
-) -> Streamed:
+def _visiting(modules: Sequence[tuple[nn.Module, set[str] | None]], device: torch.device, slots: int) -> Streamed:
     pin = device.type == "cuda"
     buffers = [to_host(module, pin=pin, names=names) for module, names in modules]
     for module, _ in modules:

@@ -7,7 +7,7 @@ the references of a CPU hold more.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from math import prod
 
@@ -98,9 +98,9 @@ class VideoSizes:
 class Sizes:
     """All components of one checkpoint. ``block_bytes`` is e: 2 on a GPU."""
 
-    dit: DiTConfig = DiTConfig()
-    text: TextSizes = TextSizes()
-    video: VideoSizes = VideoSizes()
+    dit: DiTConfig = field(default_factory=DiTConfig)
+    text: TextSizes = field(default_factory=TextSizes)
+    video: VideoSizes = field(default_factory=VideoSizes)
     audio_parameters: int = 151_000_000
     audio_sample_bytes: int = 976  # of a stereo sample in the audio decoder
     block_bytes: int = 2
@@ -214,7 +214,9 @@ def _weights(where: str, layer: int, num_layers: int, rest: int, slots: int) -> 
 # Activations.
 
 
-def forward_bytes(sizes: Sizes, rows: int, chunking: Chunking, *, fp8: bool = False, fp8_attention: bool = False) -> int:
+def forward_bytes(
+    sizes: Sizes, rows: int, chunking: Chunking, *, fp8: bool = False, fp8_attention: bool = False
+) -> int:
     """The most that a block holds besides weights; ``model/dit.py`` from top to bottom."""
     c, e = sizes.dit, sizes.block_bytes
     d, i, f, heads = c.hidden_size, c.inner_dim, c.ffn_dim, c.num_attention_heads

@@ -221,7 +221,9 @@ def to_host(module: nn.Module, *, pin: bool, names: Collection[str] | None = Non
     layout = FlatLayout.of(tensors)
     buffer = HostBuffer.private(layout.num_bytes, pin=pin)
     layout.pack(tensors, buffer.flat)
-    for (owner, leaf), parameter in zip(_owners(module, layout), _as_parameters(layout.views(buffer.flat)), strict=True):
+    for (owner, leaf), parameter in zip(
+        _owners(module, layout), _as_parameters(layout.views(buffer.flat)), strict=True
+    ):
         owner[leaf] = parameter
     return buffer
 

@@ -1,14 +1,14 @@
 """The planner: hardware and a request's sizes -> what is resident, streamed or evicted, chunks, peak and seconds.
 
 Every candidate is priced by the formulas of ``footprint`` and ``timing``; the fastest one that fits wins, and of
-equally fast ones the one that keeps least in host memory: what is resident can never be waited for. A budget that nothing fits is refused with the smallest that would do and
-the longest clip that fits the one given.
+equally fast ones the one that keeps least in host memory: what is resident can never be waited for. A budget that
+nothing fits is refused with the smallest that would do and the longest clip that fits the one given.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import product
 from typing import Any
 
@@ -45,7 +45,7 @@ class Wishes:
     resident_blocks: int | None = None
     residences: Residences | None = None
     chunking: Chunking | None = None
-    quantize: QuantizeConfig = QuantizeConfig()
+    quantize: QuantizeConfig = field(default_factory=QuantizeConfig)
     fp8_attention: bool = False
     slots: int = 2
 
@@ -101,6 +101,15 @@ class Plan:
     def fits(self, hardware: Hardware) -> bool:
         return needed(self.peak_bytes) <= hardware.vram_bytes and _host_needed(self) <= hardware.ram_bytes
 
+    def summary(self) -> str:
+        """One line for the log."""
+        places = ", ".join(f"{c.name} {c.where}" for c in self.components)
+        return (
+            f"{places}; {self.resident_blocks} of {self.num_blocks} blocks resident, {self.precision}, "
+            f"mlp_rows {self.chunking.mlp_rows}, head_groups {self.chunking.head_groups}, "
+            f"peak {gib(self.peak_bytes)}, host {gib(self.host_bytes)}, forward {self.forward_s:.2f} s"
+        )
+
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``: bytes and seconds in the names."""
         return {
@@ -127,7 +136,9 @@ def needed(peak_bytes: int) -> int:
     return round(peak_bytes * MARGIN)
 
 
-def price(sizes: Sizes, work: Work, hardware: Hardware, wishes: Wishes, residences: Residences, chunking: Chunking) -> Plan:
+def price(
+    sizes: Sizes, work: Work, hardware: Hardware, wishes: Wishes, residences: Residences, chunking: Chunking
+) -> Plan:
     """One candidate, whether it fits or not."""
     r, q = residences, wishes.quantize
     fp8 = q.method == "fp8"
@@ -200,7 +211,7 @@ def _component(name: str, where: str, weights: Weights) -> Component:
 
 def candidates(sizes: Sizes, hardware: Hardware, wishes: Wishes) -> Iterator[tuple[Residences, Chunking]]:
     """What may be chosen from, within the wishes."""
-    chunkings = CHUNKINGS if wishes.chunking is None else (wishes.chunking,)
+    chunkings: tuple[Chunking, ...] = CHUNKINGS if wishes.chunking is None else (wishes.chunking,)
     chunkings = tuple(c for c in chunkings if sizes.dit.num_attention_heads % c.head_groups == 0)
     if wishes.residences is not None:
         yield from product((wishes.residences,), chunkings)

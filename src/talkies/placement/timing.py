@@ -17,7 +17,9 @@ VIT_SHARE = 0.45  # of the products' rate: tokens come in small tiles and the st
 TEXT_SHARE = 0.6  # transformers' eager layers
 
 
-def block_seconds(config: DiTConfig, rows: int, hardware: Hardware, *, fp8: bool = False, fp8_attention: bool = False) -> float:
+def block_seconds(
+    config: DiTConfig, rows: int, hardware: Hardware, *, fp8: bool = False, fp8_attention: bool = False
+) -> float:
     """One block alone, its weights there. One attention document: co-batched requests attend less."""
     d, i, f = config.hidden_size, config.inner_dim, config.ffn_dim
     products = 2 * rows * (4 * i * d + 3 * f * d)
