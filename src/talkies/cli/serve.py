@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from talkies.cli.common import fail, reports_errors
+from talkies.cli.common import fail, parse_bytes, reports_errors
 from talkies.errors import ConfigError, TalkiesError
 
 if TYPE_CHECKING:
@@ -97,6 +97,29 @@ def serve(
     ),
     kernels: str = typer.Option("auto", envvar="TALKIES_KERNELS", help="auto, triton or reference."),
     quantization: str = typer.Option("none", envvar="TALKIES_QUANTIZATION", help="none, or fp8 while loading."),
+    offload: str = typer.Option(
+        "auto", envvar="TALKIES_OFFLOAD", help="auto (planned), none, layer or module; peers' switches are taken."
+    ),
+    offload_components: str = typer.Option(
+        "dit,text,video,audio",
+        "--offload-components",
+        "--layerwise-offload-components",
+        envvar="TALKIES_OFFLOAD_COMPONENTS",
+        help="What layer and module are about.",
+    ),
+    resident_blocks: int | None = typer.Option(
+        None,
+        "--resident-blocks",
+        "--dlo-resident-layers",
+        "--dit-layerwise-resident-layers",
+        envvar="TALKIES_RESIDENT_BLOCKS",
+        min=0,
+        help="DiT blocks that stay on the GPU; planned if absent.",
+    ),
+    vram_budget: str | None = typer.Option(
+        None, envvar="TALKIES_VRAM_BUDGET", help="Such as 12GiB: the peak stays under it, or the start refuses."
+    ),
+    ram_budget: str | None = typer.Option(None, envvar="TALKIES_RAM_BUDGET", help="The same of host memory."),
     threads: int | None = typer.Option(None, envvar="TALKIES_THREADS", help="CPU threads; all cores when absent."),
     disable_log_stats: bool = typer.Option(False, "--disable-log-stats", help="No /metrics."),
     log_level: str = typer.Option("info", envvar="TALKIES_LOG_LEVEL", help="debug, info, warning or error."),
@@ -113,7 +136,8 @@ def serve(
             f"log_level={log_level!r} is unknown", hint="debug, info, warning or error", param="log_level"
         )
     own = [name for param in context.command.params for name in param.opts]
-    positional, notes = peer_flags.take(arguments or [], own)
+    mode, others = peer_flags.take_offload(arguments or [], offload)
+    positional, notes = peer_flags.take(others, own)
     if positional is not None and model is not None and positional != model:
         raise ConfigError(f"MODEL {positional} and --model {model} differ", hint="name one", param="model")
     logs.configure(level=log_level, as_json=log_json)
@@ -143,6 +167,11 @@ def serve(
         "kernels": kernels,
         "quantization": quantization,
         "threads": threads,
+        "offload": mode if mode is not None else offload,
+        "offload_components": peer_flags.components(offload_components),
+        "resident_blocks": resident_blocks,
+        "vram_budget": parse_bytes("vram_budget", vram_budget),
+        "ram_budget": parse_bytes("ram_budget", ram_budget),
     }
     if not api_key and host not in ("127.0.0.1", "::1", "localhost"):
         print("note: no --api-key: everybody who reaches this port can make, see and delete clips", file=sys.stderr)
@@ -164,6 +193,11 @@ def _build(engine: dict[str, Any], *, policy: str, max_num_seqs: int, data_dir: 
         kernels=engine["kernels"],
         quantization=engine["quantization"],
         threads="auto" if engine["threads"] is None else engine["threads"],
+        offload=engine["offload"],
+        offload_components=engine["offload_components"],
+        resident_blocks=engine["resident_blocks"],
+        vram_budget=engine["vram_budget"],
+        ram_budget=engine["ram_budget"],
     )
     # Every reference is copied below uploads/ before a job is accepted, so the engine reads nothing else.
     return Executor(
