@@ -201,6 +201,7 @@ def build_dit(
         dit = PackedDiT(source.config, attend=attend, text_attend=text_attend, ops=ops, adaln=adaln)
     for name, tensor in source.top(adaln=adaln):
         assign(dit, place(name, tensor))
+    _check_whole(dit, without="blocks.")
     for index, block in enumerate(dit.token_refiner.blocks):
         settle(f"token_refiner.blocks.{index}", block)
     for index in range(source.config.num_layers):
@@ -208,10 +209,15 @@ def build_dit(
         while tensors:
             name, tensor = tensors.popitem()
             assign(dit, place(f"blocks.{index}.{name}", tensor))
+        _check_whole(dit.blocks[index])
         settle(f"blocks.{index}", dit.blocks[index])
-    left = [name for name, parameter in dit.named_parameters() if parameter.is_meta]
-    assert not left, left
     return dit.eval().requires_grad_(False)
+
+
+def _check_whole(module: nn.Module, without: str | None = None) -> None:
+    named = module.named_parameters()
+    left = [name for name, p in named if p.is_meta and not (without and name.startswith(without))]
+    assert not left, left
 
 
 def assign(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:

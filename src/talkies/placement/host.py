@@ -36,8 +36,7 @@ class HostBuffer:
         self.flat: Tensor = torch.frombuffer(mapping, dtype=torch.uint8, count=num_bytes)
         self.pinned = False
         if pin:
-            _register(self.flat)
-            self.pinned = True
+            self.pin()
 
     @classmethod
     def private(cls, num_bytes: int, *, pin: bool) -> HostBuffer:
@@ -67,6 +66,11 @@ class HostBuffer:
         finally:
             os.close(fd)
         return cls(mapping, num_bytes, pin=pin)
+
+    def pin(self) -> None:
+        """Locks the pages for the GPU. Raises ``ConfigError`` where that is forbidden."""
+        _register(self.flat)
+        self.pinned = True
 
     def close(self) -> None:
         if self.pinned:

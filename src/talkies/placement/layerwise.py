@@ -108,12 +108,14 @@ class Streamed:
         device: torch.device,
         slots: int = NUM_SLOTS,
         lane: Lane | None = None,
+        slot_bytes: int = 0,
     ) -> None:
+        """``slot_bytes``: what a fetch needs of a slot, if that is more than the largest module."""
         assert weights
         self._weights, self._fetch, self.device = list(weights), fetch, device
         self._num_slots = min(slots, len(weights))
         self._lane = lane or lane_for(device, self._num_slots)
-        self.slot_bytes = max(w.layout.num_bytes for w in weights)
+        self.slot_bytes = max(slot_bytes, *(w.layout.num_bytes for w in weights))
         self.bytes_moved = 0
         self._slots: list[Tensor] = []
         self._parameters: list[dict[int, tuple[nn.Parameter, ...]]] = []  # of each slot, by module
@@ -221,11 +223,14 @@ def to_host(module: nn.Module, *, pin: bool, names: Collection[str] | None = Non
     layout = FlatLayout.of(tensors)
     buffer = HostBuffer.private(layout.num_bytes, pin=pin)
     layout.pack(tensors, buffer.flat)
-    for (owner, leaf), parameter in zip(
-        _owners(module, layout), _as_parameters(layout.views(buffer.flat)), strict=True
-    ):
-        owner[leaf] = parameter
+    rebind(module, layout, list(layout.views(buffer.flat).values()))
     return buffer
+
+
+def rebind(module: nn.Module, layout: FlatLayout, tensors: Sequence[Tensor]) -> None:
+    """Puts ``tensors`` in the place of the parameters of ``layout``, in its order."""
+    for (owner, leaf), tensor in zip(_owners(module, layout), tensors, strict=True):
+        owner[leaf] = nn.Parameter(tensor, requires_grad=False)
 
 
 def weights_of(module: nn.Module, names: Collection[str] | None = None) -> _Weights:
