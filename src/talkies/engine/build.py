@@ -91,6 +91,7 @@ class Components:
             return known.rebind(steps)
         # Other rows (a keyframe's, say) add pairs to the same schedule; the larger table serves both.
         device = self.config.device
+        self.residency.release()  # one AdaLN matrix is as large as a block
         table = build_table(self.readers[partition], steps, device)
         if device.type == "cuda":
             table = pinned(table)

@@ -229,9 +229,15 @@ def _check_ram(budget: int, sizes: Sizes, work: Work) -> None:
 
 
 def cap(device: torch.device, budget: int | None) -> None:
-    """The allocator fails the allocation that would pass the budget, and with it one job, not the machine."""
+    """The allocator fails the allocation that would pass the budget, and with it one job, not the machine.
+
+    Its segments grow in place then: what one stage leaves in pieces the next one can use as a whole.
+    """
     if budget is not None and device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory
+        grow = getattr(torch.cuda.memory, "_set_allocator_settings", None)
+        if grow is not None and "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
+            grow("expandable_segments:True")
         torch.cuda.set_per_process_memory_fraction(min(1.0, budget / total), device)
 
 

@@ -283,6 +283,7 @@ class Worker:
     def _preview_map(self) -> LatentToRGB:
         if self._preview is None:
             c = self._components
+            c.residency.enter("video")
             self._preview = load_or_fit(c.video, c.limits, c.model_hash, self._options.cache_dir)
         return self._preview
 

@@ -20,7 +20,9 @@ from talkies.placement.flat import parameters_of
 from talkies.placement.layerwise import (
     LayerwiseConfig,
     PinnedFetch,
+    Prepare,
     Streamed,
+    as_it_is,
     stream,
     streamed_positions,
     to_host,
@@ -51,7 +53,11 @@ def evict(modules: Sequence[nn.Module], device: torch.device) -> Streamed:
 
 
 def stream_component(
-    root: nn.Module, stacks: Sequence[Sequence[nn.Module]], device: torch.device, slots: int = 2
+    root: nn.Module,
+    stacks: Sequence[Sequence[nn.Module]],
+    device: torch.device,
+    slots: int = 2,
+    prepare: Prepare = as_it_is,
 ) -> list[Streamed]:
     """The layers of ``stacks`` are streamed; all else below ``root`` comes whole when ``root`` is called."""
     streams = []
@@ -63,10 +69,11 @@ def stream_component(
     rest = {name for name, p in root.named_parameters(remove_duplicate=False) if id(p) not in inside}
     for layers in stacks:
         if any(id(p) in inside for layer in layers for p in layer.parameters()):
-            streamed = stream(layers, device, LayerwiseConfig(slots=slots))
+            streamed = stream(layers, device, LayerwiseConfig(slots=slots), prepare=prepare)
             assert streamed is not None
             streams.append(streamed)
     if rest and parameters_of(root, rest):
+        prepare(root, rest)
         streams.append(_visiting([(root, rest)], device, 1))
     return streams
 

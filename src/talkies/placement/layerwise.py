@@ -81,6 +81,16 @@ class PinnedFetch:
             buffer.close()
 
 
+class Prepare(Protocol):
+    """Gives a module its weights (those of ``names``, all if ``None``)."""
+
+    def __call__(self, module: nn.Module, names: Collection[str] | None) -> None: ...
+
+
+def as_it_is(module: nn.Module, names: Collection[str] | None) -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class _Weights:
     """One streamed module: where its parameters hang, its layout, and its parameters when it is away."""
@@ -246,20 +256,26 @@ def stream(
     config: LayerwiseConfig | None = None,
     *,
     buffers: dict[int, HostBuffer] | None = None,
+    prepare: Prepare = as_it_is,
 ) -> Streamed | None:
     """Streams what ``config`` says and moves the others to ``device``; ``None`` when all of them stay.
 
-    ``buffers`` are those of modules that :func:`to_host` has moved already, by position.
+    ``buffers`` are those of modules that :func:`to_host` has moved already, by position. ``prepare`` is called with
+    each module before it is moved: one whose weights are not there yet gets them then.
     """
     config, buffers = config or LayerwiseConfig(), buffers or {}
     positions = streamed_positions(len(modules), config)
     for position, module in enumerate(modules):
         if position not in positions:
+            prepare(module, None)
             move(module, device)
     if not positions:
         return None
     pin = device.type == "cuda"
-    held = [buffers.get(p) or to_host(modules[p], pin=pin) for p in positions]
+    held = []
+    for p in positions:
+        prepare(modules[p], None)
+        held.append(buffers.get(p) or to_host(modules[p], pin=pin))
     return Streamed([weights_of(modules[p]) for p in positions], PinnedFetch(held), device, config.slots)
 
 
