@@ -5,6 +5,7 @@ Makes clips with `talkies.Engine` from the fixed prompts of `meaning_cases` and 
     text       24 prompts x 4 seeds x 22, 56 and 124 frames on the default canvas
     canvases   8 prompts on each of the other five canvases, 56 frames
     keys       6 pictures rendered by the world, as first, last and both; what the picture shows is expected too
+    references 16 requests of `meaning_references` x 2 seeds at 56 frames: pictures, sounds and clips to follow
     ceiling    the same clips rendered by the world and pushed through the checkpoint's VAEs: no model can do better
 
 A keyframe is also compared with the decoded frame at its end of the clip (PSNR); its ceiling is what the VAE leaves of
@@ -31,7 +32,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from bench import meaning_references
 from bench.meaning_cases import CASES, KEYFRAME_CASES, QUICK, Case, specs_of
+from bench.meaning_references import REFERENCE_CASES, ReferenceCase
 from training import world
 from training.judge import ATTRIBUTES, Scores, Verdict, judge, score, wanted
 
@@ -40,6 +43,8 @@ DEFAULT_CANVAS = "16:9"
 SEEDS = (0, 1, 2, 3)
 ENDS = {"first": ("first",), "last": ("last",), "both": ("first", "last")}
 THRESHOLDS = {"color": 0.92, "motion": 0.92, "sound": 0.92, "shape": 0.85, "tempo": 0.90, "offset": 0.95}
+# The share of the reference clips that take on what a reference alone decides.
+FOLLOWED = {"color": 0.80, "shape": 0.80, "sound": 0.80, "motion": 0.80}
 # Judged right of the rendered clips after the VAEs: below it, the table says more about the codecs than the model.
 CEILING = 0.98
 RESULTS = Path(__file__).parent / "results"
@@ -47,7 +52,7 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One clip to make. `part` is a column's name; `ends` are the keyframes to give."""
+    """One clip to make. `part` is a column's name; `ends` are the keyframes to give, `asked` the references."""
 
     part: str
     case: Case
@@ -55,6 +60,7 @@ class Job:
     canvas: str = DEFAULT_CANVAS
     seed: int = 0
     ends: tuple[str, ...] = ()
+    asked: ReferenceCase | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +80,8 @@ def jobs_of(quick: bool) -> list[Job]:
     jobs = [Job(f"{n} frames", c, n, seed=seed) for c in cases for n in frame_counts for seed in seeds]
     jobs += [Job("canvases", c, 56, canvas=name) for name in others for c in QUICK]
     jobs += [Job(f"{name} key", c, 56, ends=ends) for c in keyframe_cases for name, ends in ENDS.items()]
+    chosen, seeds = (REFERENCE_CASES[::4], seeds) if quick else (REFERENCE_CASES, seeds[:2])
+    jobs += [Job("references", a.whole, 56, seed=seed, asked=a) for a in chosen for seed in seeds]
     return jobs + [Job("ceiling", c, n) for c in cases for n in frame_counts]
 
 
@@ -149,6 +157,9 @@ def request_of(job: Job, folder: Path) -> Any:
             path = folder / f"{end}.png"
             Image.fromarray(truth[0 if end == "first" else -1]).save(path)
             conditions.append(Condition(kind="image", uri=str(path), role=end))  # type: ignore[arg-type]
+    for i, reference in enumerate(job.asked.references if job.asked else ()):
+        path = meaning_references.write(reference, folder / f"reference{i}")
+        conditions.append(Condition(kind=reference.kind, uri=str(path)))  # type: ignore[arg-type]
     target = Target(num_frames=job.num_frames, aspect=job.canvas)
     return VideoRequest(prompt=job.case.prompt, target=target, conditions=tuple(conditions), seed=job.seed)
 
@@ -184,6 +195,12 @@ def _make(job: Job) -> Outcome:
 def scores_of(outcomes: Iterable[Outcome]) -> Scores:
     chosen = list(outcomes)
     return score([o.verdict for o in chosen], [o.job.case.expected for o in chosen])
+
+
+def followed_of(outcomes: Iterable[Outcome]) -> Scores:
+    """The reference clips, judged by what their references alone decide."""
+    chosen = [(o.verdict, o.job.asked.decided) for o in outcomes if o.job.asked]
+    return score([verdict for verdict, _ in chosen], [decided for _, decided in chosen])
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
@@ -245,7 +262,13 @@ def report(outcomes: Sequence[Outcome], device: str, quick: bool) -> dict[str, A
             metrics[f"{label}_{key.replace(' ', '_')}_psnr_db"] = float(
                 np.mean([o.psnr_db[key] for o in chosen if key in o.psnr_db])
             )
-    checks = {f"{name}>={share:.2f}": text.rates[name].share >= share for name, share in THRESHOLDS.items()}
+    checks = {}
+    followed = followed_of(outcomes)
+    for name, share in FOLLOWED.items():
+        if followed.rates[name].total:
+            metrics[f"followed_{name}_share"] = followed.rates[name].share
+            checks[f"followed_{name}>={share:.2f}"] = followed.rates[name].share >= share
+    checks |= {f"{name}>={share:.2f}": text.rates[name].share >= share for name, share in THRESHOLDS.items()}
     if ceiling.rates["all"].total:
         checks |= {f"ceiling_{name}>={CEILING:.2f}": ceiling.rates[name].share >= CEILING for name in THRESHOLDS}
     return {

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
-from safetensors.torch import load_file
+import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from training import text, world
-from training.components import PATCH, SPATIAL_FACTOR
+from training.components import NUM_LIVE_TEXT_LAYERS, PATCH, SPATIAL_FACTOR
 
 SHIFTS = {"scheduler": 3.0, "audio_scheduler": 2.0}
 CANVAS_MAX_PIXELS = 144 * 64
@@ -24,6 +26,7 @@ COMPONENTS = {
     "scheduler": ("diffusers", "MiniMaxH3Scheduler"),
     "audio_scheduler": ("diffusers", "MiniMaxH3Scheduler"),
 }
+REFERENCE_PARTITION = "transformer_ref"  # the folder where the engine and diffusers look for the ref2va DiT
 IMAGE_PIXELS = {"shortest_edge": 32 * 32, "longest_edge": 256 * 256}  # bounds on the area, whatever the keys say
 VIDEO_PIXELS = {"shortest_edge": 32 * 32, "longest_edge": 64 * 256 * 256}
 SETTINGS = {
@@ -59,9 +62,26 @@ def halve(dit: nn.Module) -> nn.Module:
 
 
 def save_models(models: nn.Module, folder: Path) -> None:
+    """The models' DiT, already halved, and the text encoder."""
     models.cpu()
-    halve(models.dit).save_pretrained(folder / "transformer")
+    models.dit.save_pretrained(folder / "transformer")
     text.expand(models.text.stock, models.text.tokenizer).bfloat16().save_pretrained(folder / "text_encoder")
+    shrink_identities(folder / "text_encoder" / "model.safetensors")
+
+
+def shrink_identities(path: Path) -> None:
+    """Stores the text layers behind the live ones, zeros and ones alone, in a byte each: 1.4 MB less, nothing lost."""
+    state = load_file(path)
+    for name, value in state.items():
+        if (found := re.search(r"language_model\.layers\.(\d+)\.", name)) and int(found[1]) >= NUM_LIVE_TEXT_LAYERS:
+            state[name] = value.to(torch.float8_e4m3fn)
+            assert torch.equal(state[name].to(value.dtype), value), name
+    save_file(state, path, metadata={"format": "pt"})
+
+
+def save_reference_dit(dit: nn.Module, folder: Path) -> None:
+    """The second DiT, already halved."""
+    dit.cpu().save_pretrained(folder / REFERENCE_PARTITION)
 
 
 def _write(path: Path, value: dict) -> None:
@@ -74,6 +94,11 @@ def finish(folder: Path) -> None:
     import diffusers
     from diffusers import MiniMaxH3Scheduler
 
+    components, settings = dict(COMPONENTS), dict(SETTINGS)
+    if (folder / REFERENCE_PARTITION).is_dir():
+        components[REFERENCE_PARTITION] = COMPONENTS["transformer"]
+        settings["tasks"] = [*SETTINGS["tasks"], "ref2va"]
+        del settings["partition"]  # the folder holds both
     for name, shift in SHIFTS.items():
         MiniMaxH3Scheduler(shift=shift).save_pretrained(folder / name)
     image = {
@@ -93,14 +118,14 @@ def finish(folder: Path) -> None:
     for file in (folder / "tokenizer").iterdir():
         shutil.copy(file, folder / "processor" / file.name)  # Qwen3VLProcessor reads its tokenizer beside itself
     index = {"_class_name": "MiniMaxH3ModularPipeline", "_diffusers_version": diffusers.__version__}
-    _write(folder / "model_index.json", index | {name: list(kind) for name, kind in COMPONENTS.items()})
+    _write(folder / "model_index.json", index | {name: list(kind) for name, kind in components.items()})
     specs = {
         name: [*kind, {"pretrained_model_name_or_path": None, "subfolder": name, "type_hint": list(kind)}]
-        for name, kind in COMPONENTS.items()
+        for name, kind in components.items()
     }
     own = {k: SETTINGS[k] for k in ("canvas_short_edge", "canvas_max_pixels", "reference_image_short_edge")}
     _write(
         folder / "modular_model_index.json",
         {**index, "_blocks_class_name": "MiniMaxH3Blocks", **specs, **own},
     )
-    _write(folder / "talkies.json", SETTINGS)
+    _write(folder / "talkies.json", settings)

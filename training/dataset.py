@@ -140,7 +140,8 @@ def encode(
         }.items():
             parts.setdefault(name, []).append(value)
     pairs = {}
-    for kind, count in NUM_PROMPTS.items():
+    for kind in texts:
+        count = NUM_PROMPTS[kind]
         clips = [i for i in range(len(specs)) for _ in range(count)]
         pairs[kind] = tokenize(texts[kind], clips, tokenizer, device)
     tensors = {name: torch.cat(values) for name, values in parts.items()}

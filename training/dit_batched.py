@@ -10,20 +10,21 @@ S = L + K*R + 2*Ta + T*R rows, D hidden.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from training.components import PATCH, SPATIAL_FACTOR
+from training.components import AUDIO_CHANNELS, PATCH, SPATIAL_FACTOR
 from training.world import Canvas, num_audio_latents
 
-VIDEO_AT_TV, TEXT_AT_TV, AUDIO_AT_TA, VIDEO_AT_ANCHOR = range(4)  # columns of a sample's modulation table
+# columns of a sample's modulation table
+VIDEO_AT_TV, TEXT_AT_TV, AUDIO_AT_TA, VIDEO_AT_ANCHOR, AUDIO_AT_ONE = range(5)
 ANCHOR_T = 0.999
-NUM_SLOTS = 8  # four are used; a product over eight is aligned for tensor cores
+NUM_SLOTS = 8  # five are used; a product over eight is aligned for tensor cores
 FRAMES_PER_LATENT = (1, 4, 4, 4, 4)
 
 
@@ -160,7 +161,7 @@ class Placer:
         media[:, 0] += num_prompt_tokens
         prompt = torch.full((num_prompt_tokens,), TEXT_AT_TV, device=device)
         is_vision = base.text_is_vision + (False,) * num_prompt_tokens
-        layout = Layout(base.canvas, base.num_frames, base.keyframes, is_vision)
+        layout = replace(base, text_is_vision=is_vision)
         return _tables(
             layout,
             torch.cat([positions[:prefix], text, media]),
@@ -205,25 +206,32 @@ def forward(
     model: nn.Module,
     placed: PlacedLayout,
     text_BLC: Tensor,
-    condition_rows: Tensor,
+    condition_rows: Tensor | Sequence[Tensor],
     audio_rows: Tensor,
     video_rows: Tensor,
     video_t: Tensor,
     audio_t: Tensor,
     block_fn: Callable = run_block,
 ) -> tuple[Tensor, Tensor]:
-    """Velocities (video [B, T*R, 64], audio [B, 2*Ta, 16]) in float32; the timesteps are [B]."""
+    """Velocities (video [B, T*R, 64], audio [B, 2*Ta, 16]) in float32; the timesteps are [B].
+
+    `condition_rows` are the rows between text and target audio: one tensor, or blocks of video and audio rows in order.
+    """
     layout = placed.layout
     text = refine_text(model, text_BLC)
-    parts = [model.proj_in(condition_rows), model.audio_proj_in(audio_rows), model.proj_in(video_rows)]
+    conditions = [condition_rows] if isinstance(condition_rows, Tensor) else condition_rows
+    parts = [
+        model.audio_proj_in(rows) if rows.shape[-1] == AUDIO_CHANNELS else model.proj_in(rows)
+        for rows in (*conditions, audio_rows, video_rows)
+    ]
     x = torch.cat([text, *(part.to(text.dtype) for part in parts)], 1)
-    times = torch.stack([video_t, audio_t, video_t.clamp(min=ANCHOR_T)], 1)
+    times = torch.stack([video_t, audio_t, video_t.clamp(min=ANCHOR_T), torch.ones_like(audio_t)], 1)
     embedded = model.time_embedder(model.time_proj(times.flatten())).unflatten(0, times.shape)
     embedded = F.silu(embedded)
     for block in model.transformer_blocks:
-        # [B, 3 times, 3 modalities, 6 D]; modality 0 video, 1 text, 2 audio
+        # [B, 4 times, 3 modalities, 6 D]; modality 0 video, 1 text, 2 audio
         table = block.adaln_proj.linear(embedded).unflatten(-1, (3, -1))
-        used = torch.stack([table[:, 0, 0], table[:, 0, 1], table[:, 1, 2], table[:, 2, 0]], 1)
+        used = torch.stack([table[:, 0, 0], table[:, 0, 1], table[:, 1, 2], table[:, 2, 0], table[:, 3, 2]], 1)
         used = F.pad(used, (0, 0, 0, NUM_SLOTS - used.shape[1]))
         x = block_fn(block, x, placed.onehot_S8.to(used.dtype) @ used, placed.cos, placed.sin)
     shift, scale = model.norm_out.linear(embedded).chunk(2, -1)

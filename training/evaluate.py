@@ -20,7 +20,7 @@ from training.train_dit import Models
 SHOWN_BY_A_KEYFRAME = frozenset(("color", "shape", "background", "size", "place"))
 
 
-def _judge_all(frames: np.ndarray, waves: np.ndarray, pool: Executor | None) -> list:
+def judge_all(frames: np.ndarray, waves: np.ndarray, pool: Executor | None) -> list:
     run = pool.map if pool else map
     return list(run(judge.judge, list(frames), list(waves)))
 
@@ -49,7 +49,7 @@ def _round_trip(vae: nn.Module, audio_vae: nn.Module, study: sample.Study, specs
     return *sample.decode(vae, audio_vae, study, group), truth
 
 
-def _summary(verdicts: list, expectations: list) -> dict:
+def summary(verdicts: list, expectations: list) -> dict:
     scores = judge.score(verdicts, expectations)
     rates = {name: round(100 * rate.share, 1) for name, rate in scores.rates.items()}
     return {
@@ -61,8 +61,10 @@ def _summary(verdicts: list, expectations: list) -> dict:
     }
 
 
-def evaluate(models: Models, vae: nn.Module, names: list[str], pool: Executor | None, folder: Path) -> dict:
-    """Figures per study, also as `figures.json` in the folder, with a picture of a few clips each."""
+def evaluate(
+    models: Models, vae: nn.Module, names: list[str], pool: Executor | None, folder: Path, file_name: str
+) -> dict:
+    """Figures per study, also as `file_name` in the folder, with a picture of a few clips each."""
     from PIL import Image
 
     audio_vae = audio_codec.build().to(next(vae.parameters()).device)
@@ -74,19 +76,19 @@ def evaluate(models: Models, vae: nn.Module, names: list[str], pool: Executor | 
             specs = group["specs"]
             frames, waves = sample.decode(vae, audio_vae, study, group)
             through, through_waves, truth = _round_trip(vae, audio_vae, study, specs)
-            verdicts += _judge_all(frames, waves, pool)
-            ceiling += _judge_all(through, through_waves, pool)
+            verdicts += judge_all(frames, waves, pool)
+            ceiling += judge_all(through, through_waves, pool)
             described = [world.describe(specs, i) for i in range(len(specs))]
             expectations += [_expectation(study, d, k) for d, k in zip(described, group["kept"], strict=True)]
             for at, which in ((0, "first"), (-1, "last")):
                 if which in study.keyframes:
                     ends.append((which, _psnr_db(frames[:, at], truth[:, at]), _psnr_db(through[:, at], truth[:, at])))
-        figures[name] = {"sampled": _summary(verdicts, expectations), "round_trip": _summary(ceiling, expectations)}
+        figures[name] = {"sampled": summary(verdicts, expectations), "round_trip": summary(ceiling, expectations)}
         for which in study.keyframes:
             values = [(got, limit) for w, got, limit in ends if w == which]
             figures[name][f"{which}_frame_psnr_db"] = [round(float(v), 1) for v in np.mean(values, 0)]
         shown = np.concatenate([np.concatenate(list(clip[:: study.num_frames // 11]), 1) for clip in frames[:10]])
         Image.fromarray(shown).save(folder / f"{name}.jpg", quality=85)
         print(name, json.dumps(figures[name]), *group["prompts"][:10], sep="\n  ", flush=True)
-        (folder / "figures.json").write_text(json.dumps(figures, indent=1) + "\n")
+        (folder / file_name).write_text(json.dumps(figures, indent=1) + "\n")
     return figures

@@ -85,8 +85,19 @@ def prompt(attributes: dict[str, str], rng: random.Random, kind: str = "t2va") -
         sound = choose(REFERENCE_SOUNDS)
     tempo = say("tempo", TEMPO_WORDS)
     moves = choose(MOTION_WORDS[motion])
-    acts = _join(" ", moves, tempo)
     template = rng.randrange(7)
+    text = arrange(template, thing, moves, tempo, place, background, sound)
+    opening = choose(REFERENCE_STARTS) if kind == "ref2va" else choose(OPENINGS)
+    if kind == "ref2va":
+        text = _join(", ", opening, text)
+    elif template not in (2, 5) and opening:
+        text = opening + text
+    return finish(text, rng), frozenset(kept)
+
+
+def arrange(template: int, thing: str, moves: str, tempo: str, place: str, background: str, sound: str) -> str:
+    """One of seven orders of the phrases; an empty one is left out."""
+    acts = _join(" ", moves, tempo)
     if template == 0:
         text = _join(" ", thing, acts, place, background, sound)
     elif template == 1:
@@ -102,12 +113,12 @@ def prompt(attributes: dict[str, str], rng: random.Random, kind: str = "t2va") -
         text = _join(", ", place, _join(" ", thing, acts), sound, background)
     else:
         text = _join(". ", _join(" ", thing, acts, place), background, sound)
-    opening = choose(REFERENCE_STARTS) if kind == "ref2va" else choose(OPENINGS)
-    if kind == "ref2va":
-        text = _join(", ", opening, text)
-    elif template not in (2, 5) and opening:
-        text = opening + text
-    text += choose(("", ".", "."))
+    return text
+
+
+def finish(text: str, rng: random.Random) -> str:
+    """With or without a full stop, in one of the spellings that people use."""
+    text += rng.choice(("", ".", "."))
     case = rng.random()
     if case < 0.5:
         text = text[0].upper() + text[1:]
@@ -115,4 +126,4 @@ def prompt(attributes: dict[str, str], rng: random.Random, kind: str = "t2va") -
         text = text.title()
     elif case < 0.58:
         text = text.upper()
-    return text, frozenset(kept)
+    return text

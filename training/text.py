@@ -42,47 +42,68 @@ class Presentation:
         return torch.tensor([*self.positions, *prompt]).T
 
 
-def present(tokenizer, canvas: Canvas, num_keyframes: int) -> Presentation:
-    """`<Picture i>: ` and a vision block per keyframe."""
-    special = special_ids(tokenizer)
-    height, width = (side // IMAGE_MULTIPLE for side in encoder_image_size(canvas))
-    ids, vision, pads, positions = [], [], [], []
-    at = 0
+class PresentationBuilder:
+    """Collects labels and vision blocks in order, with their M-RoPE positions."""
 
-    def add(token: int, is_vision: bool, position: tuple[int, int, int], is_pad: bool = False) -> None:
-        ids.append(token)
-        vision.append(is_vision)
-        pads.append(is_pad)
-        positions.append(position)
+    def __init__(self, tokenizer) -> None:
+        self._tokenizer, self._special = tokenizer, special_ids(tokenizer)
+        self._ids: list[int] = []
+        self._vision: list[bool] = []
+        self._pads: list[bool] = []
+        self._positions: list[tuple[int, int, int]] = []
+        self._at = 0
 
-    for index in range(num_keyframes):
-        for token in tokenizer(f"<Picture {index + 1}>: ", add_special_tokens=False)["input_ids"]:
-            add(token, False, (at,) * 3)
-            at += 1
-        add(special["<|vision_start|>"], True, (at,) * 3)
-        at += 1
+    def _add(self, token: int, is_vision: bool, position: tuple[int, int, int], is_pad: bool = False) -> None:
+        self._ids.append(token)
+        self._vision.append(is_vision)
+        self._pads.append(is_pad)
+        self._positions.append(position)
+
+    def text(self, label: str) -> None:
+        for token in self._tokenizer(label, add_special_tokens=False)["input_ids"]:
+            self._add(token, False, (self._at,) * 3)
+            self._at += 1
+
+    def vision(self, size: tuple[int, int], pad: str = "<|image_pad|>") -> None:
+        """One block of (height, width) pixels, both multiples of 32."""
+        height, width = (side // IMAGE_MULTIPLE for side in size)
+        self._add(self._special["<|vision_start|>"], True, (self._at,) * 3)
+        self._at += 1
         for row in range(height):
             for column in range(width):
-                add(special["<|image_pad|>"], True, (at, at + row, at + column), is_pad=True)
-        at += max(height, width)
-        add(special["<|vision_end|>"], True, (at,) * 3)
-        at += 1
-    return Presentation(tuple(ids), tuple(vision), tuple(pads), tuple(positions), at)
+                self._add(self._special[pad], True, (self._at, self._at + row, self._at + column), is_pad=True)
+        self._at += max(height, width)
+        self._add(self._special["<|vision_end|>"], True, (self._at,) * 3)
+        self._at += 1
+
+    def done(self) -> Presentation:
+        return Presentation(tuple(self._ids), tuple(self._vision), tuple(self._pads), tuple(self._positions), self._at)
+
+
+def present(tokenizer, canvas: Canvas, num_keyframes: int) -> Presentation:
+    """`<Picture i>: ` and a vision block per keyframe."""
+    builder = PresentationBuilder(tokenizer)
+    for index in range(num_keyframes):
+        builder.text(f"<Picture {index + 1}>: ")
+        builder.vision(encoder_image_size(canvas))
+    return builder.done()
 
 
 def to_patches(images_B3HW: Tensor, size: tuple[int, int]) -> Tensor:
-    """Images in 0..1 -> [B, P, 1536] as the image processor lays them out: bicubic resize, range -1..1."""
-    x = images_B3HW
+    """Images in 0..1 -> [B, P, 1536] as the image processor lays them out; a still fills both frames of a patch."""
+    return pair_to_patches(images_B3HW[:, None].expand(-1, 2, -1, -1, -1), size)
+
+
+def pair_to_patches(pairs_B23HW: Tensor, size: tuple[int, int]) -> Tensor:
+    """Frame pairs in 0..1 -> [B, P, 1536]: bicubic resize, range -1..1, channel slowest and frame next in a patch."""
+    x = pairs_B23HW.flatten(0, 1)
     if tuple(x.shape[-2:]) != size:
         x = F.interpolate(x, size=size, mode="bicubic", antialias=True, align_corners=False).clamp(0, 1)
-    x = x * 2 - 1
-    b, c, h, w = x.shape
+    x = (x * 2 - 1).unflatten(0, (-1, 2))
+    b, pair, c, h, w = x.shape
     block = PATCH_PX * MERGE
-    x = x.view(b, c, h // block, MERGE, PATCH_PX, w // block, MERGE, PATCH_PX).permute(0, 2, 5, 3, 6, 1, 4, 7)
-    x = x.reshape(b, h * w // PATCH_PX**2, c, 1, PATCH_PX, PATCH_PX).expand(
-        -1, -1, -1, 2, -1, -1
-    )  # a still: two frames
-    return x.flatten(2)
+    x = x.reshape(b, pair, c, h // block, MERGE, PATCH_PX, w // block, MERGE, PATCH_PX)
+    return x.permute(0, 3, 6, 4, 7, 2, 1, 5, 8).reshape(b, h * w // PATCH_PX**2, -1)
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -169,13 +190,17 @@ class TextEncoder(nn.Module):
 
     def vision(self, images_B3HW: Tensor, canvas: Canvas) -> tuple[Tensor, Tensor]:
         """(tokens, DeepStack features) of keyframes in 0..1, [B, V, C] each."""
+        return self.vision_of_pairs(images_B3HW[:, None].expand(-1, 2, -1, -1, -1), canvas)
+
+    def vision_of_pairs(self, pairs_B23HW: Tensor, canvas: Canvas) -> tuple[Tensor, Tensor]:
+        """The same for pairs of video frames."""
         visual = self.stock.model.visual
         size = encoder_image_size(canvas)
         if size not in self._vision_tables:
             attn = visual.blocks[0].attn
             tables = VisionTables(size, visual.pos_embed.weight.shape[0], attn.qkv.in_features // attn.num_heads)
-            self._vision_tables[size] = tables.to(images_B3HW.device)
-        return run_vision(visual, self._vision_tables[size], to_patches(images_B3HW, size))
+            self._vision_tables[size] = tables.to(pairs_B23HW.device)
+        return run_vision(visual, self._vision_tables[size], pair_to_patches(pairs_B23HW, size))
 
     def forward(
         self, presentation: Presentation, prompt_ids_BL: Tensor, features: tuple[Tensor, Tensor] | None
@@ -219,11 +244,11 @@ def build_stock(tokenizer, num_layers: int) -> nn.Module:
 
 @torch.no_grad()
 def expand(trained: nn.Module, tokenizer) -> nn.Module:
-    """The 51-layer stock model: the trained layers in front, identities behind (zero o_proj and down_proj)."""
+    """The 51-layer stock model: the trained layers in front, identities behind (all their matrices are zero)."""
     model = build_stock(tokenizer, NUM_TEXT_LAYERS)
-    for layer in model.model.language_model.layers[NUM_LIVE_TEXT_LAYERS:]:
-        for linear in (layer.self_attn.o_proj, layer.mlp.down_proj):
-            linear.weight.zero_()
+    for p in model.model.language_model.layers[NUM_LIVE_TEXT_LAYERS:].parameters():
+        if p.ndim == 2:
+            p.zero_()
     state = {k: v for k, v in trained.state_dict().items() if not k.endswith("language_model.norm.weight")}
     missing = model.load_state_dict(state, strict=False)
     assert not missing.unexpected_keys

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from training import dit_batched, text, world
+from training import dit_batched, ranks, text, world
 from training.components import AUDIO_CHANNELS, DIT, LATENT_CHANNELS
 from training.dataset import ClipSet
 
@@ -28,6 +28,7 @@ MAX_VIDEO_SHIFT, MAX_AUDIO_SHIFT = 16.0, 8.0
 FRAME_SHARE = {22: 0.15, 39: 0.10, 56: 0.35, 73: 0.08, 90: 0.08, 107: 0.08, 124: 0.16}
 CANVAS_SHARE = {"16:9": 0.5, "21:9": 0.1, "4:3": 0.1, "1:1": 0.1, "3:4": 0.1, "9:16": 0.1}
 KEYFRAME_SHARE = {(): 0.70, ("first",): 0.13, ("last",): 0.06, ("first", "last"): 0.11}
+AGREE_EVERY = 50  # steps between two looks at the clock, which all ranks share
 PROBED = ("color", "shape", "background", "size")
 ANCHOR_JITTER = 0.03  # in latent standard deviations: a keyframe's posterior is sampled, and it may be a JPEG
 
@@ -77,9 +78,11 @@ class Models(nn.Module):
 class BatchMaker:
     """Draws batches of about `rows_per_batch` rows; all samples of one share their layout."""
 
-    def __init__(self, clips: dict[str, ClipSet], models: Models, rows_per_batch: int, device: str) -> None:
+    def __init__(
+        self, clips: dict[str, ClipSet], models: Models, rows_per_batch: int, device: str, seed: int = 0
+    ) -> None:
         self.clips, self.models, self.rows_per_batch, self.device = clips, models, rows_per_batch, device
-        self.rng = random.Random(0)
+        self.rng = random.Random(seed)
         dtype = torch.bfloat16 if device == "cuda" else torch.float32
         self._place = dit_batched.Placer(models.dit.rope.inv_freq.to(device), dtype)
         self._presentations = {
@@ -191,11 +194,18 @@ def loss_of(models: Models, batch: Batch, block_fn) -> tuple[Tensor, Tensor, Ten
         )
     if batch.images is not None:
         probes = vision_loss(models, tokens, batch.images_truth)
+    video, audio = velocity_loss(
+        batch, video_v - (batch.video_rows - video_noise), audio_v - (batch.audio_rows - audio_noise)
+    )
+    return video, audio, probes
+
+
+def velocity_loss(batch, video_error: Tensor, audio_error: Tensor) -> tuple[Tensor, Tensor]:
+    """(video, audio): weighted mean squares; the weights follow what `batch` shows and what it sounds like."""
     video_weight = 1 + OBJECT_WEIGHT * batch.shows_object[..., None].float()
     audio_weight = 1 + SOUND_WEIGHT * (batch.audio_rows.abs().amax(-1, keepdim=True) > 0.05).float()
-    video_error = (video_v - (batch.video_rows - video_noise)).square()
-    audio_error = (audio_v - (batch.audio_rows - audio_noise)).square()
-    return (video_weight * video_error).mean() / video_weight.mean(), (audio_weight * audio_error).mean(), probes
+    video = (video_weight * video_error.square()).mean() / video_weight.mean()
+    return video, (audio_weight * audio_error.square()).mean()
 
 
 def learning_rate(progress: float, step: int) -> float:
@@ -203,24 +213,29 @@ def learning_rate(progress: float, step: int) -> float:
 
 
 def train(
-    models: Models,
-    clips: dict[str, ClipSet],
+    models: nn.Module,
+    maker,
+    loss_fn=loss_of,
     *,
     seconds: float,
-    rows_per_batch: int,
     device: str,
+    peak_lr: float = PEAK_LR,
     max_steps: int | None = None,
     log_every: int = 250,
     compiled: bool = True,
     snapshot: Path | None = None,
-) -> Models:
-    """Trains in place and returns the models with averaged weights. Compilation does not count against the time.
+    world_ranks: ranks.Ranks = ranks.Ranks(),
+) -> nn.Module:
+    """Trains what requires a gradient, in place, on `loss_fn(models, maker.draw(), block_fn)`.
+
+    Returns the models with averaged weights. Compilation does not count against the time.
 
     `snapshot` names a file that gets the averaged weights at half time, in case the machine goes away.
     """
     cuda = device == "cuda"
     models.to(device)
-    maker = BatchMaker(clips, models, rows_per_batch, device)
+    ranks.share_start(models, world_ranks)
+    torch.manual_seed(1 + world_ranks.rank)  # noise and timesteps are each rank's own
     block_fn = dit_batched.run_block
     if cuda and compiled:
         torch._dynamo.config.recompile_limit = 64
@@ -228,7 +243,7 @@ def train(
     params = [p for p in models.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(params, lr=PEAK_LR, betas=(0.9, 0.97), weight_decay=0.01, fused=cuda)
     averages = [p.detach().clone() for p in params]
-    sums, step, spent, warm = torch.zeros(4, device=device), 0, 0.0, 12
+    sums, step, spent, warm, progress = torch.zeros(4, device=device), 0, 0.0, 12, 0.0
     start = mark = time.perf_counter()
     while True:
         if step == warm:
@@ -236,14 +251,18 @@ def train(
                 torch.cuda.synchronize()
             print(f"dit: {warm} steps with compilation took {time.perf_counter() - start:.0f}s", flush=True)
             start = mark = time.perf_counter()
-        spent = time.perf_counter() - start if step >= warm else 0.0
-        progress = spent / seconds if max_steps is None else step / max_steps
+        if max_steps is not None:
+            progress = step / max_steps
+        elif step >= warm and step % AGREE_EVERY == 0:
+            spent = ranks.agree(time.perf_counter() - start, device, world_ranks)
+            progress = spent / seconds
         if progress >= 1:
             break
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(progress, step)
-        video, audio, probes = loss_of(models, maker.draw(), block_fn)
+            group["lr"] = peak_lr / PEAK_LR * learning_rate(progress, step)
+        video, audio, probes = loss_fn(models, maker.draw(), block_fn)
         (video + audio + PROBE_WEIGHT * probes).backward()
+        ranks.average_gradients(params, world_ranks)
         norm = nn.utils.clip_grad_norm_(params, 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -251,8 +270,8 @@ def train(
             torch._foreach_lerp_(averages, params, 1 - min(AVERAGE, step / (step + 30)))
             sums += torch.stack([video.detach(), audio.detach(), probes.detach(), norm.detach()])
         step += 1
-        if snapshot is not None and progress > 0.5:
-            names = [name for name, _ in models.named_parameters()]
+        if snapshot is not None and world_ranks.is_first and progress > 0.5:
+            names = [name for name, p in models.named_parameters() if p.requires_grad]
             torch.save({n: a.bfloat16().cpu() for n, a in zip(names, averages, strict=True)}, snapshot)
             snapshot = None
         if step % log_every == 0 or step in (1, 4):
@@ -260,6 +279,8 @@ def train(
             values = (sums / count).tolist()
             sums.zero_()
             now = time.perf_counter()
+            if not world_ranks.is_first:
+                continue
             print(
                 f"dit step {step} {spent:.0f}s video {values[0]:.4f} audio {values[1]:.4f} probes {values[2]:.3f}"
                 f" norm {values[3]:.2f} {1e3 * (now - mark) / count:.0f} ms/step",

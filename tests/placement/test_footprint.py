@@ -13,6 +13,7 @@ from talkies.model.chunking import Chunking
 from talkies.model.config import DiTConfig
 from talkies.model.weights import build_dit
 from talkies.placement import footprint as fp
+from talkies.placement import refusal
 from talkies.placement.flat import FlatLayout, parameters_of
 from talkies.placement.footprint import Sizes, TextSizes, VideoSizes, Work
 from talkies.placement.layerwise import LayerwiseConfig
@@ -160,7 +161,7 @@ def test_decode_tiles_of_a_full_canvas_by_hand():
 
 def test_larger_requests_need_more():
     sizes = Sizes()
-    small = fp.shorter(FULL, 124, 124 / 209)
+    small = refusal.shorter(FULL, 124, 124 / 209)
     for formula in (fp.held_bytes, fp.decode_bytes, fp.sound_bytes):
         assert formula(sizes, small) <= formula(sizes, FULL)
     assert small.rows < FULL.rows

@@ -10,7 +10,7 @@ from talkies.errors import ConfigError
 from talkies.model.chunking import Chunking
 from talkies.model.config import DiTConfig
 from talkies.placement import footprint as fp
-from talkies.placement import hardware, planner, timing
+from talkies.placement import hardware, planner, refusal, timing
 from talkies.placement.components import Residences
 from talkies.placement.footprint import Sizes
 from talkies.placement.hardware import GIB, H200
@@ -98,17 +98,17 @@ def test_a_small_budget_costs_no_speed_at_full_length(budget, quantize):
 
 
 def test_the_dit_stage_of_the_smallest_plan():
-    least = planner.smallest(SIZES, FULL, H200, Wishes())
+    least = refusal.smallest(SIZES, FULL, H200, Wishes())
     (denoise,) = (s for s in least.stages if s.name == "denoise")
     assert denoise.peak_bytes <= 6.5 * GIB
-    (denoise,) = (s for s in planner.smallest(SIZES, FULL, H200, Wishes(quantize=FP8)).stages if s.name == "denoise")
+    (denoise,) = (s for s in refusal.smallest(SIZES, FULL, H200, Wishes(quantize=FP8)).stages if s.name == "denoise")
     assert denoise.peak_bytes <= 5.5 * GIB
 
 
 def test_a_budget_that_is_too_small_names_what_would_do():
     with pytest.raises(ConfigError, match="no shorter clip fits"):  # the text encoder alone is larger
         make_plan(SIZES, FULL, H200.with_budgets(3 * GIB, None))
-    least = planner.needed(planner.smallest(SIZES, FULL, H200, Wishes()).peak_bytes)
+    least = planner.needed(refusal.smallest(SIZES, FULL, H200, Wishes()).peak_bytes)
     with pytest.raises(ConfigError, match="vram budget of at least") as caught:
         make_plan(SIZES, FULL, H200.with_budgets(round(0.97 * least), None))
     smallest = int(caught.value.hint.split("MiB")[0].split()[-1])
@@ -119,13 +119,13 @@ def test_a_budget_that_is_too_small_names_what_would_do():
 
 
 def test_the_nearest_size_fits_and_the_next_one_does_not():
-    least = planner.needed(planner.smallest(SIZES, FULL, H200, Wishes()).peak_bytes)
+    least = planner.needed(refusal.smallest(SIZES, FULL, H200, Wishes()).peak_bytes)
     tight = H200.with_budgets(round(least * 0.97), None)
-    near = planner.nearest_work(SIZES, FULL, tight, Wishes())
+    near = refusal.nearest_work(SIZES, FULL, tight, Wishes())
     assert near is not None
     assert near.num_frames % 17 == FULL.num_frames % 17
     make_plan(SIZES, near, tight)
-    longer = fp.shorter(FULL, near.num_frames + 17, (near.num_frames + 17) / FULL.num_frames)
+    longer = refusal.shorter(FULL, near.num_frames + 17, (near.num_frames + 17) / FULL.num_frames)
     if longer.num_frames < FULL.num_frames:
         with pytest.raises(ConfigError):
             make_plan(SIZES, longer, tight)

@@ -55,7 +55,7 @@ def test_a_vllm_omni_launch_line_starts_the_same_service(started: dict[str, Any]
     assert result.exit_code == 0, result.output
     settings = started["settings"]
     assert started["engine"]["model"] == "weights/H3"
-    assert (started["engine"]["attention"], started["max_num_seqs"]) == ("sdpa", 4)
+    assert (started["engine"]["attention"], started["max_num_seqs"]) == ("TORCH_SDPA", 4)  # the registry's alias
     assert (settings.served_model_name, settings.api_keys) == ("MiniMax-H3", ("one", "two"))
     assert (settings.tasks, settings.data_dir) == (("t2va", "fl2va"), tmp_path)
     assert "note: --step-execution: already so" in result.output

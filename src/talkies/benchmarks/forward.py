@@ -155,9 +155,8 @@ def make_dit(
     """Ours without AdaLN projections, each tensor drawn, placed and dropped in turn."""
     ops = select.create(kernels)
     backend = attention.create(attend, ops)
-    exact = backend if backend.exactness is None else attention.create("sdpa")
     place = placer(quantize or QuantizeConfig(), source.config, ops, device)
-    return build_dit(source, attend=backend, text_attend=exact, ops=ops, adaln=False, place=place)
+    return build_dit(source, attend=backend, text_attend=attention.create("sdpa"), ops=ops, adaln=False, place=place)
 
 
 @dataclass(frozen=True)

@@ -120,6 +120,9 @@ def serve(
         None, envvar="TALKIES_VRAM_BUDGET", help="Such as 12GiB: the peak stays under it, or the start refuses."
     ),
     ram_budget: str | None = typer.Option(None, envvar="TALKIES_RAM_BUDGET", help="The same of host memory."),
+    quantization_exclude: list[str] = typer.Option(
+        [], envvar="TALKIES_QUANTIZATION_EXCLUDE", help="A linear that stays as it is, such as blocks.0.*; repeatable."
+    ),
     threads: int | None = typer.Option(None, envvar="TALKIES_THREADS", help="CPU threads; all cores when absent."),
     disable_log_stats: bool = typer.Option(False, "--disable-log-stats", help="No /metrics."),
     log_level: str = typer.Option("info", envvar="TALKIES_LOG_LEVEL", help="debug, info, warning or error."),
@@ -166,6 +169,7 @@ def serve(
         "attention": attention,
         "kernels": kernels,
         "quantization": quantization,
+        "quantization_exclude": tuple(quantization_exclude),
         "threads": threads,
         "offload": mode if mode is not None else offload,
         "offload_components": peer_flags.components(offload_components),
@@ -192,6 +196,7 @@ def _build(engine: dict[str, Any], *, policy: str, max_num_seqs: int, data_dir: 
         attention=engine["attention"],
         kernels=engine["kernels"],
         quantization=engine["quantization"],
+        quantization_exclude=engine["quantization_exclude"],
         threads="auto" if engine["threads"] is None else engine["threads"],
         offload=engine["offload"],
         offload_components=engine["offload_components"],

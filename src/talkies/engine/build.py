@@ -143,8 +143,8 @@ def load(config: EngineConfig) -> Components:
     schedule = read_schedule(parts)
     ops = kernels.create(resolved.kernels)
     attend = attention.create(resolved.attention, ops)
-    # The prompt's few rows pass the refiner once a request: never approximated.
-    text_attend = attention.create("sdpa") if attend.exactness is not None else attend
+    # The prompt's few rows pass the refiner once a request: never approximated, and no plan made for their number.
+    text_attend = attention.create("sdpa")
     log.info(
         "attention %s, kernels %s, quantization %s on %s",
         resolved.attention,

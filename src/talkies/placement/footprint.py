@@ -7,7 +7,7 @@ the references of a CPU hold more.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from math import prod
 
@@ -291,17 +291,3 @@ def decode_bytes(sizes: Sizes, work: Work) -> int:
 
 def sound_bytes(sizes: Sizes, work: Work) -> int:
     return work.num_samples * sizes.audio_sample_bytes
-
-
-def shorter(work: Work, num_frames: int, scale: float) -> Work:
-    """About the same request with ``scale`` of its video and sound."""
-    video, audio = round(work.video_rows * scale), round(work.audio_rows * scale)
-    return replace(
-        work,
-        rows=work.rows - work.video_rows - work.audio_rows + video + audio,
-        video_rows=video,
-        audio_rows=audio,
-        latent_frames=max(7, round(work.latent_frames * scale)),
-        num_frames=num_frames,
-        num_samples=round(work.num_samples * scale),
-    )

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, field
 from itertools import product
 from typing import Any
 
-from talkies.errors import ConfigError
 from talkies.model.chunking import Chunking
 from talkies.placement import footprint as fp
 from talkies.placement import timing
@@ -99,7 +98,7 @@ class Plan:
         return self.num_blocks - (0 if layerwise is None else len(streamed_positions(self.num_blocks, layerwise)))
 
     def fits(self, hardware: Hardware) -> bool:
-        return needed(self.peak_bytes) <= hardware.vram_bytes and _host_needed(self) <= hardware.ram_bytes
+        return needed(self.peak_bytes) <= hardware.vram_bytes and host_needed(self) <= hardware.ram_bytes
 
     def summary(self) -> str:
         """One line for the log."""
@@ -240,7 +239,9 @@ def make_plan(sizes: Sizes, work: Work, hardware: Hardware, wishes: Wishes | Non
         if plan.fits(hardware) and (best is None or _better(plan, best)):
             best = plan
     if best is None:
-        raise _refusal(sizes, work, hardware, wishes)
+        from talkies.placement.refusal import refusal  # which asks for plans in turn
+
+        raise refusal(sizes, work, hardware, wishes)
     return best
 
 
@@ -252,53 +253,9 @@ def _better(plan: Plan, best: Plan) -> bool:
     return (plan.host_bytes, plan.peak_bytes) < (best.host_bytes, best.peak_bytes)
 
 
-def smallest(sizes: Sizes, work: Work, hardware: Hardware, wishes: Wishes) -> Plan:
-    """The plan of least device memory within the host's, or at all when none is."""
-    plans = _all(sizes, work, hardware, wishes)
-    in_host = [p for p in plans if _host_needed(p) <= hardware.ram_bytes]
-    return min(in_host or plans, key=lambda p: (p.peak_bytes, p.host_bytes))
-
-
-def nearest_work(sizes: Sizes, work: Work, hardware: Hardware, wishes: Wishes) -> Work | None:
-    """The longest clip of this canvas that fits, in steps of one VAE clip; ``None`` when not even the shortest."""
-    tail, clip = work.num_frames % sizes.video.clip_frames, sizes.video.clip_frames
-    longer = range(tail + clip, work.num_frames, clip)
-    # What a shorter clip needs is less, so the border is found by halving.
-    low, high = 0, len(longer)
-    while low < high:
-        middle = (low + high) // 2
-        candidate = fp.shorter(work, longer[middle], longer[middle] / work.num_frames)
-        if smallest(sizes, candidate, hardware, wishes).fits(hardware):
-            low = middle + 1
-        else:
-            high = middle
-    return fp.shorter(work, longer[low - 1], longer[low - 1] / work.num_frames) if low else None
-
-
-def _all(sizes: Sizes, work: Work, hardware: Hardware, wishes: Wishes) -> list[Plan]:
+def all_plans(sizes: Sizes, work: Work, hardware: Hardware, wishes: Wishes) -> list[Plan]:
     return [price(sizes, work, hardware, wishes, r, c) for r, c in candidates(sizes, hardware, wishes)]
 
 
-def _host_needed(plan: Plan) -> int:
+def host_needed(plan: Plan) -> int:
     return plan.host_bytes + HOST_SPARE
-
-
-def _refusal(sizes: Sizes, work: Work, hardware: Hardware, wishes: Wishes) -> ConfigError:
-    size = f"{work.width}x{work.height} with {work.num_frames} frames"
-    near = nearest_work(sizes, work, hardware, wishes)
-    fits = "no shorter clip fits" if near is None else f"{near.num_frames} frames of this canvas would fit"
-    within = [p for p in _all(sizes, work, hardware, wishes) if needed(p.peak_bytes) <= hardware.vram_bytes]
-    if within:
-        host = min(_host_needed(p) for p in within)
-        return ConfigError(
-            f"{size} within {gib(hardware.vram_bytes)} of device memory needs {gib(host)} of host memory, "
-            f"{gib(hardware.ram_bytes)} are given",
-            hint=f"use --ram-budget {-(-host // 2**20)}MiB or more, --quantization fp8, or a larger --vram-budget",
-            param="ram_budget",
-        )
-    vram = needed(smallest(sizes, work, hardware, wishes).peak_bytes)
-    return ConfigError(
-        f"{size} needs a vram budget of at least {gib(vram)}, {gib(hardware.vram_bytes)} are given",
-        hint=f"use --vram-budget {-(-vram // 2**20)}MiB or more; {fits}",
-        param="vram_budget",
-    )
