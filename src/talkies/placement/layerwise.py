@@ -28,11 +28,8 @@ NUM_SLOTS = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerwiseConfig:
-    """``resident``: modules that stay on the device; ``slots``: buffers that the others take turns in.
-
-    Two slots hide a transfer behind one module's work. A third one pays where a transfer takes longer than a module,
-    and resident modules come between, since it can then be further ahead.
-    """
+    """``resident``: modules that stay on the device; ``slots``: buffers that the others take turns in. Two hide a
+    transfer behind one module's work; a third one lets transfers that take longer get further ahead over residents."""
 
     resident: int = 0
     slots: int = NUM_SLOTS
