@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from talkies import Engine, Target, VideoRequest
-from talkies.engine import planning
+from talkies.engine import pipeline, planning
+from talkies.engine.batching import Batcher
 from talkies.engine.config import EngineConfig
-from talkies.errors import ConfigError, OutOfMemory
+from talkies.engine.cost import CostModel
+from talkies.errors import Cancelled, ConfigError, OutOfMemory
 from talkies.placement.components import Residences
 
 REQUEST = VideoRequest(prompt="a red ball bounces slowly", num_sigmas=4, target=Target(num_frames=22), seed=5)
@@ -115,6 +117,89 @@ def test_a_slot_that_cannot_be_had_fails_that_job_alone(streamed_engine, expecte
     assert not any(s.is_open for streams in residency._groups.values() for s in streams)
     monkeypatch.undo()
     assert _digest(streamed_engine.generate(REQUEST)) == expected
+
+
+def _state(engine, prompt, seed):
+    c = engine.components
+    request = REQUEST.replace(prompt=prompt, seed=seed)
+    return pipeline.pack(c, pipeline.encode(c, pipeline.prepare(c, request)))
+
+
+def test_a_shared_forward_streams(streamed_engine, embedded_engine):
+    latents = []
+    for engine in (embedded_engine, streamed_engine):
+        states = [_state(engine, "a red ball", 1), _state(engine, "a blue cube falls", 2)]
+        batcher = Batcher(engine.components)
+        for _ in range(2):
+            batcher.step(states)
+        latents.append([state.video_rows.clone() for state in states])
+    assert all(torch.equal(a, b) for a, b in zip(*latents, strict=True))
+
+
+def test_requests_that_take_turns_between_stages_stay_bit_equal(streamed_engine, embedded_engine):
+    """A decodes while B denoises and C is encoded: weights come and go between every two units."""
+    found = []
+    for engine in (embedded_engine, streamed_engine):
+        c = engine.components
+        a, b = _state(engine, "a red ball", 1), _state(engine, "a green ball", 2)
+        while not a.done:
+            pipeline.denoise_step(c, a)
+        frames = []
+        chunks = pipeline.decode_video(c, a)
+        while (chunk := next(chunks, None)) is not None:
+            frames.append(chunk)
+            if not b.done:
+                pipeline.denoise_step(c, b)
+            c._memo.clear()
+            text = c.encode_text(f"a bell {len(frames)}", [])
+        found.append((np.concatenate(frames), b.video_rows.numpy(), text.states.numpy()))
+    assert all(np.array_equal(one, other) for one, other in zip(*found, strict=True))
+
+
+def test_a_cancelled_request_leaves_the_stream_whole(streamed_engine, expected):
+    steps = []
+
+    def should_stop():
+        steps.append(1)
+        return len(steps) == 3
+
+    with pytest.raises(Cancelled):
+        streamed_engine.generate(REQUEST, should_stop=should_stop)
+    assert _digest(streamed_engine.generate(REQUEST)) == expected
+
+
+def test_the_worker_survives_a_job_without_memory(streamed_engine, expected, tmp_path, monkeypatch):
+    """Out of memory inside a streamed block: that job fails by name, everything is given back, the next one is well."""
+    from talkies.engine import build, worker
+    from tests.engine.test_worker import Rig
+
+    components = streamed_engine.components
+    monkeypatch.setattr(build, "load", lambda config: components)
+    monkeypatch.setattr(worker, "warm_up", lambda c: CostModel.fit([(100, 0.1)], pixel_s=1e-9, begin_s=0.1))
+    rig = Rig("h3-tiny", tmp_path)
+    block = components.dits["fl2va"].blocks[3]
+    real, calls = block.attn.forward, []
+
+    def forward(*args):
+        calls.append(1)
+        if len(calls) == 2:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        return real(*args)
+
+    monkeypatch.setattr(block.attn, "forward", forward)
+    residency, released = components.residency, []
+    real_release = residency.release
+
+    def release():
+        real_release()
+        released.append(rig.kinds("bad")[-1:] == ["failed"])
+
+    monkeypatch.setattr(residency, "release", release)
+    kinds = rig.run(rig.job("bad", REQUEST), rig.job("good", REQUEST))
+    assert [k[-1] for k in kinds] == ["failed", "finished"]
+    assert rig.last("bad").error["code"] == "out_of_memory"
+    assert any(released)
+    assert rig.worker._runs == {}
 
 
 def test_fp8_streams(monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ from talkies.model.modulation import ModulationTable, build_table
 from talkies.model.timesteps import StepPlan
 from talkies.model.weights import DiTReader
 from talkies.placement.components import Residency
+from talkies.placement.host import gib
 from talkies.placement.modulation_feed import pinned
 from talkies.sampling.schedule import DualSchedule
 
@@ -152,6 +154,7 @@ def load(config: EngineConfig) -> Components:
         resolved.quantize.method,
         resolved.device,
     )
+    began = time.perf_counter()
     placement = decide(config, resolved, parts, limits)
     if placement.plan is not None:
         log.info("plan: %s", placement.plan.summary())
@@ -174,6 +177,11 @@ def load(config: EngineConfig) -> Components:
         dit.use_chunking(placement.chunking)
         dits[partition] = dit
     encoder = place_text(parts.text_encoder, residency, residences.text, dtype=resolved.dtype, device=resolved.device)
+    log.info(
+        "DiT and text encoder loaded in %.1f s, %s of weights in pinned host memory",
+        time.perf_counter() - began,
+        gib(residency.host_bytes),
+    )
     return Components(
         config=resolved,
         limits=limits,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 
@@ -119,6 +119,18 @@ class Placement:
     residences: Residences
     chunking: Chunking
     plan: Plan | None = None
+    sizes: Sizes | None = None
+    wishes: Wishes = field(default_factory=Wishes)
+
+    def peak_bytes(self, work: Work) -> int | None:
+        """The device peak of another request under this placement; ``None`` where nothing was planned.
+
+        A request may enter if ``planner.needed`` of it is within the budget.
+        """
+        if self.sizes is None:
+            return None
+        priced = planner.price(self.sizes, work, hardware.H200, self.wishes, self.residences, self.chunking)
+        return priced.peak_bytes  # rates decide seconds alone
 
 
 def decide(config: EngineConfig, resolved: ResolvedConfig, parts: Parts, limits: Limits) -> Placement:
@@ -140,20 +152,16 @@ def decide(config: EngineConfig, resolved: ResolvedConfig, parts: Parts, limits:
     sizes = sizes_of(parts, on_gpu=on_gpu, dtype=resolved.dtype)
     machine = machine_of(resolved.device, config.vram_budget, config.ram_budget)
     stated = resolved.chunking if resolved.chunking != Chunking() else None
-    found = planner.make_plan(
-        sizes,
-        typical_work(limits),
-        machine,
-        Wishes(
-            resident_blocks=config.resident_blocks,
-            residences=fixed,
-            chunking=stated,
-            quantize=resolved.quantize,
-            fp8_attention="fp8" in resolved.attention,
-        ),
+    wishes = Wishes(
+        resident_blocks=config.resident_blocks,
+        residences=fixed,
+        chunking=stated,
+        quantize=resolved.quantize,
+        fp8_attention="fp8" in resolved.attention,
     )
+    found = planner.make_plan(sizes, typical_work(limits), machine, wishes)
     raise_memlock(found.host_bytes)
-    return Placement(residences=found.residences, chunking=found.chunking, plan=found)
+    return Placement(residences=found.residences, chunking=found.chunking, plan=found, sizes=sizes, wishes=wishes)
 
 
 def _fixed(config: EngineConfig) -> Residences | None:

@@ -181,7 +181,7 @@ def stream_shared(
     fetch = GatherFetch(shared, order, group, device)
     streamed = Streamed([weights_of(m) for m in modules], fetch, device, slots, slot_bytes=fetch.slot_bytes)
     for module in modules:
-        module.forward = _telling(module.forward, fetch)  # type: ignore[method-assign]
+        module.forward = _telling(module.forward, fetch)
     return streamed
 
 
