@@ -29,7 +29,6 @@ from talkies.kernels import select
 from talkies.placement import planner
 from talkies.placement.components import Residences, Residency, move_buffers, stream_component
 from talkies.placement.footprint import Sizes, Work
-from talkies.placement.host import free_ram_bytes
 from talkies.placement.layerwise import LayerwiseConfig, move
 from talkies.placement.planner import Wishes
 from talkies.placement.quantize import QuantizeConfig
@@ -48,8 +47,12 @@ TEXT: dict[str, Any] = {
     "head_dim": 128,
     "num_hidden_layers": NUM_LAYERS,
     "vocab_size": 151_936,
-    "rope_theta": 5e6,
-    "rope_scaling": {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [24, 20, 20]},
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 5e6,
+        "mrope_interleaved": True,
+        "mrope_section": [24, 20, 20],
+    },
 }
 VISION: dict[str, Any] = {
     "depth": 27,
@@ -67,7 +70,12 @@ TINY_TEXT = {
     "head_dim": 32,
     "num_hidden_layers": 4,
     "vocab_size": 600,
-    "rope_scaling": {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [6, 5, 5]},
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 1e4,
+        "mrope_interleaved": True,
+        "mrope_section": [6, 5, 5],
+    },
 }
 TINY_VISION = {"depth": 1, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "out_hidden_size": 48}
 TINY_VISION |= {"deepstack_visual_indexes": [0]}
@@ -140,8 +148,7 @@ def _wishes(run: Run, sizes: Sizes) -> tuple[Wishes, Any]:
     if not run.on_gpu:  # tiny sizes fit any budget: stream all the same
         residences = Residences(dit=LayerwiseConfig(resident=1), text="streamed", video="streamed")
         return Wishes(residences=residences), run.hardware
-    ram = free_ram_bytes() or run.hardware.ram_bytes
-    return Wishes(), run.hardware.with_budgets(run.vram_budget, int(0.95 * ram))
+    return Wishes(), replace(run.hardware.with_budgets(run.vram_budget, None), ram_bytes=run.ram_bytes)
 
 
 def _work(shape: fw.Shape) -> Work:
