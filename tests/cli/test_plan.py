@@ -76,3 +76,12 @@ def test_peers_names_of_components():
     assert peer_flags.components("dit,text_encoder,vae") == ("dit", "text", "video", "audio")
     with pytest.raises(ConfigError, match="unet"):
         peer_flags.components("unet")
+
+
+def test_a_peers_json_means_the_same():
+    text = '{"mode": "layer", "components": ["dit", "text_encoder"], "layer_options": {"dit": {"resident_layers": 12}}}'
+    assert peer_flags.offload_config(text) == ("layer", "dit,text_encoder", 12)
+    assert peer_flags.offload_config('{"mode": "module"}') == ("module", None, None)
+    for bad in ("[]", "{", '{"mode": "disk"}', '{"mode": "layer", "x": 1}'):
+        with pytest.raises(ConfigError, match="diffusion-offload-config"):
+            peer_flags.offload_config(bad)

@@ -107,6 +107,9 @@ def serve(
         envvar="TALKIES_OFFLOAD_COMPONENTS",
         help="What layer and module are about.",
     ),
+    diffusion_offload_config: str | None = typer.Option(
+        None, "--diffusion-offload-config", help="A peer's JSON for the same: mode, components, layer_options."
+    ),
     resident_blocks: int | None = typer.Option(
         None,
         "--resident-blocks",
@@ -139,6 +142,10 @@ def serve(
             f"log_level={log_level!r} is unknown", hint="debug, info, warning or error", param="log_level"
         )
     own = [name for param in context.command.params for name in param.opts]
+    if diffusion_offload_config is not None:
+        offload, named, resident = peer_flags.offload_config(diffusion_offload_config)
+        offload_components = named or offload_components
+        resident_blocks = resident if resident is not None else resident_blocks
     mode, others = peer_flags.take_offload(arguments or [], offload)
     positional, notes = peer_flags.take(others, own)
     if positional is not None and model is not None and positional != model:
