@@ -99,10 +99,13 @@ def run(run: Run) -> None:
         run.metric("e2e_make_s", time.perf_counter() - began)
         run.metric("e2e_host_gib", residency.host_bytes / GIB, "GiB")
         stages = {stage.name: stage for stage in plan.stages}
-        peaks: list[int] = []
+        peaks = [torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0]  # of loading
 
         def stage(name: str, work: Callable[[], Any]) -> Any:
-    XX = time.perf_counter()
+            synchronize(device)
+            if device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(device)
+            start = time.perf_counter()
             result = work()
             synchronize(device)
             run.metric(f"e2e_{name}_s", time.perf_counter() - start)
