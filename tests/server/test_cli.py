@@ -70,7 +70,7 @@ def test_a_vllm_omni_launch_line_starts_the_same_service(started: dict[str, Any]
         ("--usp 2", "--usp 2 is not available: one device serves the model (leave it out, or use 1)"),
         ("--cache-backend cache_dit", "no step cache is active"),
         ("--lora-path x.safetensors", "adapters are not available"),
-        ("--enable-layerwise-offload", "--enable-layerwise-offload is not available"),
+        ("--enable-layerwise-offload --enable-cpu-offload", "exclude each other"),
         ("--trust-remote-code", "never run"),
         ("-tp 4", "-tp 4 is not available"),
         ("--max-num-sequences 2", "did you mean --max-num-seqs?"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from talkies.cli import bench, convert, doctor, generate, inspect, jobs, serve
+from talkies.cli import bench, convert, doctor, generate, inspect, jobs, plan, serve
 
 app = typer.Typer(
     name="talkies",
@@ -17,6 +17,7 @@ app = typer.Typer(
 app.command("generate")(generate.generate)
 app.command("inspect")(inspect.inspect)
 app.command("convert")(convert.convert)
+app.command("plan")(plan.plan)
 app.command("doctor")(doctor.doctor)
 app.command("serve", context_settings=serve.CONTEXT)(serve.serve)
 app.add_typer(jobs.app, name="jobs")

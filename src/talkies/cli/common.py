@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import typer
 
-from talkies.errors import TalkiesError
+from talkies.errors import ConfigError, TalkiesError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -41,6 +42,17 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
             raise typer.Exit(1) from None
 
     return wrapped
+
+
+def parse_bytes(name: str, text: str | None) -> int | None:
+    """``12GiB``, ``12G``, ``800MiB`` or plain bytes. Raises ``ConfigError``."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:i?B)?|B)?", text.strip(), re.IGNORECASE)
+    value = 0 if match is None else int(float(match[1]) * 1024 ** " KMGT".index((match[2] or " ").upper()))
+    if value <= 0:
+        raise ConfigError(f"{name}={text!r} is not a size", hint="for example 12GiB", param=name)
+    return value
 
 
 def print_json(data: Any) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from talkies.cli.common import print_json, reports_errors
+from talkies.cli.common import parse_bytes, print_json, reports_errors
 from talkies.errors import InvalidRequest
 from talkies.media.kinds import kind_of_uri
 from talkies.request import Condition, Kind, Target, Task, VideoRequest, parse_size
@@ -45,6 +45,10 @@ def generate(
     attention: str = typer.Option("auto", envvar="TALKIES_ATTENTION", help="Attention backend."),
     kernels: str = typer.Option("auto", envvar="TALKIES_KERNELS", help="auto, triton or reference."),
     quantization: str = typer.Option("none", envvar="TALKIES_QUANTIZATION", help="none, or fp8 while loading."),
+    offload: str = typer.Option("auto", envvar="TALKIES_OFFLOAD", help="auto, none, layer or module."),
+    resident_blocks: int | None = typer.Option(None, envvar="TALKIES_RESIDENT_BLOCKS", help="DiT blocks that stay."),
+    vram_budget: str | None = typer.Option(None, envvar="TALKIES_VRAM_BUDGET", help="Such as 12GiB; never passed."),
+    ram_budget: str | None = typer.Option(None, envvar="TALKIES_RAM_BUDGET", help="The same of host memory."),
     quantization_exclude: list[str] = typer.Option(
         [], envvar="TALKIES_QUANTIZATION_EXCLUDE", help="A linear that stays as it is, such as blocks.0.*; repeatable."
     ),
@@ -97,6 +101,10 @@ def generate(
         attention=attention,
         kernels=kernels,
         quantization=quantization,  # type: ignore[arg-type]
+        offload=offload,  # type: ignore[arg-type]
+        resident_blocks=resident_blocks,
+        vram_budget=parse_bytes("vram_budget", vram_budget),
+        ram_budget=parse_bytes("ram_budget", ram_budget),
         quantization_exclude=tuple(quantization_exclude),
         threads=threads or "auto",
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 import socket
 import sys
 import threading
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from talkies.cli.common import fail, reports_errors
+from talkies.cli.common import fail, parse_bytes, reports_errors
 from talkies.errors import ConfigError, TalkiesError
 
 if TYPE_CHECKING:
@@ -99,18 +98,38 @@ def serve(
     ),
     kernels: str = typer.Option("auto", envvar="TALKIES_KERNELS", help="auto, triton or reference."),
     quantization: str = typer.Option("none", envvar="TALKIES_QUANTIZATION", help="none, or fp8 while loading."),
+    offload: str = typer.Option(
+        "auto", envvar="TALKIES_OFFLOAD", help="auto (planned), none, layer or module; peers' switches are taken."
+    ),
+    offload_components: str = typer.Option(
+        "dit,text,video,audio",
+        "--offload-components",
+        "--layerwise-offload-components",
+        envvar="TALKIES_OFFLOAD_COMPONENTS",
+        help="What layer and module are about.",
+    ),
+    diffusion_offload_config: str | None = typer.Option(
+        None, "--diffusion-offload-config", help="A peer's JSON for the same: mode, components, layer_options."
+    ),
+    resident_blocks: int | None = typer.Option(
+        None,
+        "--resident-blocks",
+        "--dlo-resident-layers",
+        "--dit-layerwise-resident-layers",
+        envvar="TALKIES_RESIDENT_BLOCKS",
+        min=0,
+        help="DiT blocks that stay on the GPU; planned if absent.",
+    ),
+    vram_budget: str | None = typer.Option(
+        None, envvar="TALKIES_VRAM_BUDGET", help="Such as 12GiB: the peak stays under it, or start or job is refused."
+    ),
+    ram_budget: str | None = typer.Option(
+        None, envvar="TALKIES_RAM_BUDGET", help="The same of host memory; on a CPU 90 % of what is free if absent."
+    ),
     quantization_exclude: list[str] = typer.Option(
         [], envvar="TALKIES_QUANTIZATION_EXCLUDE", help="A linear that stays as it is, such as blocks.0.*; repeatable."
     ),
     threads: int | None = typer.Option(None, envvar="TALKIES_THREADS", help="CPU threads; all cores when absent."),
-    ram_budget: str | None = typer.Option(
-        None, envvar="TALKIES_RAM_BUDGET", help="Of the worker on a CPU, such as 12GiB; 90 % of what is free if absent."
-    ),
-    vram_budget: str | None = typer.Option(
-        None,
-        envvar="TALKIES_VRAM_BUDGET",
-        help="The same of a worker on a GPU.",
-    ),
     hang_timeout_s: float = typer.Option(
         300.0,
         envvar="TALKIES_HANG_TIMEOUT_S",
@@ -132,7 +151,12 @@ def serve(
             f"log_level={log_level!r} is unknown", hint="debug, info, warning or error", param="log_level"
         )
     own = [name for param in context.command.params for name in param.opts]
-    positional, notes = peer_flags.take(arguments or [], own)
+    if diffusion_offload_config is not None:
+        offload, named, resident = peer_flags.offload_config(diffusion_offload_config)
+        offload_components = named or offload_components
+        resident_blocks = resident if resident is not None else resident_blocks
+    mode, others = peer_flags.take_offload(arguments or [], offload)
+    positional, notes = peer_flags.take(others, own)
     if positional is not None and model is not None and positional != model:
         raise ConfigError(f"MODEL {positional} and --model {model} differ", hint="name one", param="model")
     logs.configure(level=log_level, as_json=log_json)
@@ -163,6 +187,11 @@ def serve(
         "quantization_exclude": tuple(quantization_exclude),
         "threads": threads,
         "task_type": task_type,
+        "offload": mode if mode is not None else offload,
+        "offload_components": peer_flags.components(offload_components),
+        "resident_blocks": resident_blocks,
+        "vram_budget": parse_bytes("vram_budget", vram_budget),
+        "ram_budget": parse_bytes("ram_budget", ram_budget),
     }
     if not api_key and host not in ("127.0.0.1", "::1", "localhost"):
         print("note: no --api-key: everybody who reaches this port can make, see and delete clips", file=sys.stderr)
@@ -173,8 +202,8 @@ def serve(
         max_num_seqs=max_num_seqs,
         data_dir=settings.data_dir,
         hang_timeout_s=hang_timeout_s,
-        ram_budget=_bytes("ram_budget", ram_budget),
-        vram_budget=_bytes("vram_budget", vram_budget),
+        ram_budget=engine["ram_budget"],
+        vram_budget=engine["vram_budget"],
     )
     _run(service, settings, listener, begun)
 
@@ -241,17 +270,6 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from None
     listener.set_inheritable(False)
     return listener
-
-
-def _bytes(name: str, text: str | None) -> int | None:
-    """``12GiB``, ``12G``, ``800MiB`` or plain bytes."""
-    if text is None:
-        return None
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:i?B)?|B)?", text.strip(), re.IGNORECASE)
-    value = 0 if match is None else int(float(match[1]) * 1024 ** " KMGT".index((match[2] or " ").upper()))
-    if value <= 0:
-        raise ConfigError(f"{name}={text!r} is not a size", hint="for example 12GiB", param=name)
-    return value
 
 
 def _default_data_dir() -> Path:

@@ -87,7 +87,7 @@ class TextEncoder:
 
         tensors = {key: source.read(key).to(device=device, dtype=dtype) for key in model.state_dict()}
         model.load_state_dict(tensors, strict=True, assign=True)
-        _restore_buffers(model, config, device)
+        restore_buffers(model, config, device)
         model.requires_grad_(False).eval()
         return cls(model, num_live_layers=NUM_LAYERS - len(identities), dtype=dtype, device=device)
 
@@ -197,11 +197,11 @@ def _any_nonzero(tensor: Tensor) -> bool:
     return bool(tensor[0].any()) or bool(tensor.any())
 
 
-def _restore_buffers(model: nn.Module, config: Any, device: torch.device) -> None:
+def restore_buffers(model: nn.Module, config: Any, device: torch.device) -> None:
     """Rotary frequencies are computed, not stored, so the meta device left them empty: build those modules anew."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if any(buffer.is_meta for buffer in child.buffers(recurse=False)):
                 setattr(parent, name, type(child)(child.config).to(device))
-    left = [name for name, tensor in [*model.named_parameters(), *model.named_buffers()] if tensor.is_meta]
+    left = [name for name, buffer in model.named_buffers() if buffer.is_meta]
     assert not left, f"not loaded: {left}"

@@ -41,17 +41,24 @@ class VideoVAE:
         self.decoder = decoder
         self.device = device
         self.on_tile: Callable[[], object] = lambda: None  # called before each tile, or batch of them
-        self._encoder: nn.Module | None = None
+        self.on_encoder: Callable[[nn.ModuleDict], object] = lambda encoder: None  # called when it was loaded
+        self._encoder: nn.ModuleDict | None = None
 
     @classmethod
     def load(
-        cls, folder: Path | str, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+        cls,
+        folder: Path | str,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        weights_on: torch.device | str | None = None,
     ) -> VideoVAE:
         """Reads config and decoder weights from a ``vae/`` (port) or ``video_vae/`` (original) folder.
 
         ``dtype`` is what block linears and attention of the decoder run in: float32 on a CPU, float16 on a GPU for
-        the released recipe. The encoder is float32 always. Raises ``CheckpointError``, or ``ConfigError`` for
-        float16 on a CPU.
+        the released recipe. The encoder is float32 always. ``weights_on`` is where the decoder's weights are put, if
+        whoever loads it brings them to ``device`` when they are needed. Raises ``CheckpointError``, or
+        ``ConfigError`` for float16 on a CPU.
         """
         device = torch.device(device)
         if device.type == "cpu" and dtype == torch.float16:
@@ -65,7 +72,7 @@ class VideoVAE:
             decoder = ViTDecoder(config.decoder)
         decoder.compute_dtype = dtype
         wanted = {
-            key: tensor.to(device=device, dtype=dtype if decoder.is_low_precision(key) else torch.float32)
+            key: tensor.to(device=weights_on or device, dtype=dtype if decoder.is_low_precision(key) else torch.float32)
             for key, tensor in vit_decoder.gather(_read_port(config, ("decoder.", "post_quant_conv."))).items()
         }
         fill(decoder, wanted, f"{config.folder} decoder")
@@ -87,7 +94,8 @@ class VideoVAE:
             )
         tensors = _read_port(self.config, ("encoder.", "quant_conv."))
         fill(encoder, {k: upcast(t, self.device) for k, t in tensors.items()}, f"{self.config.folder} encoder")
-        self._encoder = encoder.eval()
+        self.on_encoder(encoder.eval())
+        self._encoder = encoder
 
     @torch.no_grad()
     def encode(self, frames: Tensor) -> Tensor:
@@ -111,7 +119,7 @@ class VideoVAE:
     def _encode_clip(self, pixels: Tensor) -> Tensor:
         assert self._encoder is not None
         plan = self._plan(pixels.shape[-2], pixels.shape[-1])
-        encoder, quant_conv = self._encoder["encoder"], self._encoder["quant_conv"]  # type: ignore[index]
+        encoder, quant_conv = self._encoder["encoder"], self._encoder["quant_conv"]
         moments = []
         for tile in plan.cut(pixels):
             self.on_tile()

@@ -56,7 +56,9 @@ class Batcher:
     def _step_together(self, states: Sequence[RequestState]) -> None:
         partitions = {state.partition for state in states}
         assert len(partitions) == 1, partitions
-        dit = self._components.dits[partitions.pop()]
+        partition = partitions.pop()
+        dit = self._components.dits[partition]
+        self._components.residency.enter(f"dit.{partition}")
         layout, view = self._layout_of(dit, states)
         modulation = join_modulations([state.feed.step(state.step) for state in states])
         view = exact_spans(view, states, self._components.attend.exactness)

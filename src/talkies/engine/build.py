@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,10 +22,12 @@ from talkies.codecs.checkpoint import Parts, find_parts, limits_of, narrowed
 from talkies.codecs.memo import Memo, content_key
 from talkies.codecs.patches import PatchConfig
 from talkies.codecs.presentation import Visual
-from talkies.codecs.text import Conditioner, TextCondition, TextEncoder
+from talkies.codecs.text import Conditioner, TextCondition
 from talkies.codecs.tokens import FolderTokenizer
 from talkies.codecs.video import VideoVAE
 from talkies.engine.config import EMBEDDED, EngineConfig, ResolvedConfig, embedded_folder, resolve
+from talkies.engine.place import place_audio, place_dit, place_text, place_video
+from talkies.engine.planning import Placement, cap, decide
 from talkies.engine.process import give_back, peak_rss_bytes
 from talkies.engine.schedule import ReleaseSchedule, read_schedule
 from talkies.geometry import Limits
@@ -32,9 +36,10 @@ from talkies.model.checkpoint import model_hash, resolve_checkpoint
 from talkies.model.dit import PackedDiT
 from talkies.model.modulation import ModulationTable, build_table
 from talkies.model.timesteps import StepPlan
-from talkies.model.weights import DiTReader, build_dit
+from talkies.model.weights import DiTReader
+from talkies.placement.components import Residency
+from talkies.placement.host import gib
 from talkies.placement.modulation_feed import pinned
-from talkies.placement.quantize import placer
 from talkies.sampling.schedule import DualSchedule
 
 log = logging.getLogger(__name__)
@@ -60,13 +65,20 @@ class Components:
     readers: dict[str, DiTReader]
     text: Conditioner
     audio: AudioVAE
+    placement: Placement
     alive: Callable[[], object] = lambda: None  # called now and then by what may take long
+    residency: Residency = field(default_factory=Residency)
     _tables: OrderedDict[object, ModulationTable] = field(default_factory=OrderedDict)
     _memo: Memo = field(default_factory=lambda: Memo(MEMO_BYTES))
 
     @cached_property
     def video(self) -> VideoVAE:
-        vae = VideoVAE.load(self.parts.video_vae, device=self.config.device)
+        device = self.config.device
+        # The released recipe: float16 linears on a GPU.
+        dtype = torch.float16 if device.type == "cuda" else torch.float32
+        vae = place_video(
+            self.parts.video_vae, self.residency, self.placement.residences.video, dtype=dtype, device=device
+        )
         vae.on_tile = lambda: self.alive()
         return vae
 
@@ -77,6 +89,7 @@ class Components:
 
     def give_back(self) -> None:
         """Freed memory goes to the system, as far as it takes it."""
+        gc.collect()
         give_back()
         if self.config.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -96,6 +109,7 @@ class Components:
             return known.rebind(steps)
         # Other rows (a keyframe's, say) add pairs to the same schedule; the larger table serves both.
         device = self.config.device
+        self.residency.release()  # one AdaLN matrix is as large as a block
         table = build_table(self.readers[partition], steps, device)
         if device.type == "cuda":
             table = pinned(table)
@@ -107,17 +121,29 @@ class Components:
     def encode_text(self, prompt: str, visuals: Sequence[Visual]) -> TextCondition:
         """The text rows; a repeated prompt with the same pictures is encoded once."""
         key = content_key("text", prompt, list(visuals))
-        return self._memo.remember(key, lambda: self.text.encode(prompt, visuals))
+        return self._memo.remember(key, lambda: self._encode_text(prompt, visuals))
 
     def encode_video(self, frames: np.ndarray) -> Tensor:
         """Normalized latents [1, C, t, h, w] of uint8 [F, H, W, 3]; the same pixels are encoded once."""
         key = content_key("video", frames)
-        return self._memo.remember(key, lambda: self.video.encode(torch.from_numpy(np.array(frames))))
+        return self._memo.remember(key, lambda: self._encode_video(frames))
 
     def encode_audio(self, wave: np.ndarray) -> Tensor:
         """Normalized latents [2, C, a] of float32 [2, N]; the same samples are encoded once."""
         key = content_key("audio", wave)
-        return self._memo.remember(key, lambda: self.audio.encode(torch.from_numpy(np.array(wave))))
+        return self._memo.remember(key, lambda: self._encode_audio(wave))
+
+    def _encode_text(self, prompt: str, visuals: Sequence[Visual]) -> TextCondition:
+        self.residency.enter("text")
+        return self.text.encode(prompt, visuals)
+
+    def _encode_video(self, frames: np.ndarray) -> Tensor:
+        self.residency.enter("video.encoder")
+        return self.video.encode(torch.from_numpy(np.array(frames)))
+
+    def _encode_audio(self, wave: np.ndarray) -> Tensor:
+        self.residency.enter("audio")
+        return self.audio.encode(torch.from_numpy(np.array(wave)))
 
 
 def locate(model: str) -> Path:
@@ -155,18 +181,37 @@ def load(config: EngineConfig, *, on_stage: Callable[[str], object] = lambda sta
         resolved.quantize.method,
         resolved.device,
     )
+    began = time.perf_counter()
+    placement = decide(config, resolved, parts, limits)
+    if placement.plan is not None:
+        log.info("plan: %s", placement.plan.summary())
+    cap(resolved.device, config.vram_budget)
+    residency, residences = Residency(), placement.residences
     dits, readers = {}, {}
     for partition, folder in parts.transformers.items():
         on_stage(f"weights of {partition}")
         reader = readers[partition] = DiTReader(folder, dtype=resolved.dtype)
-        place = placer(resolved.quantize, reader.config, ops, resolved.device)
-        dit = build_dit(reader, attend=attend, text_attend=text_attend, ops=ops, adaln=False, place=place)
-        dit.use_chunking(resolved.chunking)
+        dit = place_dit(
+            reader,
+            resolved.device,
+            residency,
+            group=f"dit.{partition}",
+            attend=attend,
+            text_attend=text_attend,
+            ops=ops,
+            quantize=resolved.quantize,
+            layerwise=residences.dit,
+        )
+        dit.use_chunking(placement.chunking)
         dits[partition] = dit
     on_stage("text encoder")
-    encoder = TextEncoder.load(parts.text_encoder, dtype=resolved.dtype, device=resolved.device)
+    encoder = place_text(parts.text_encoder, residency, residences.text, dtype=resolved.dtype, device=resolved.device)
+    log.info(
+        "DiT and text encoder loaded in %.1f s, %s of weights in pinned host memory",
+        time.perf_counter() - began,
+        gib(residency.host_bytes),
+    )
     on_stage("audio VAE")
-    audio = AudioVAE.load(parts.audio_vae, device=resolved.device)
     return Components(
         config=resolved,
         limits=limits,
@@ -177,5 +222,7 @@ def load(config: EngineConfig, *, on_stage: Callable[[str], object] = lambda sta
         dits=dits,
         readers=readers,
         text=Conditioner(FolderTokenizer.load(parts.tokenizer), PatchConfig.load(parts.processor), encoder),
-        audio=audio,
+        audio=place_audio(parts.audio_vae, residency, residences.audio, device=resolved.device),
+        placement=placement,
+        residency=residency,
     )

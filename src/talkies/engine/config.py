@@ -14,6 +14,8 @@ from talkies.attention import registry as attention
 from talkies.errors import ConfigError
 from talkies.kernels import select
 from talkies.model.chunking import Chunking
+from talkies.placement.components import COMPONENTS
+from talkies.placement.layerwise import LayerwiseConfig
 from talkies.placement.quantize import QuantizeConfig
 
 EMBEDDED = "h3-tiny"
@@ -32,6 +34,11 @@ class EngineConfig:
     quantization_exclude: tuple[str, ...] = ()  # linears that stay as they are, such as blocks.0.*
     mlp_rows: int | None = None  # rows that go through a feed-forward at a time; all when absent
     head_groups: int = 1  # turns in which attention computes its heads
+    offload: Literal["auto", "none", "layer", "module"] = "auto"  # auto plans on a GPU; on a CPU all is resident
+    resident_blocks: int | None = None  # DiT blocks that stay on the device; the planner's choice when absent
+    offload_components: tuple[str, ...] = COMPONENTS  # what layer and module are about
+    vram_budget: int | None = None  # bytes that the device's allocator never passes
+    ram_budget: int | None = None  # bytes of host memory
     threads: int | Literal["auto"] = "auto"  # CPU threads; part of what makes two runs the same bytes
     task_type: str = "combined"  # or one partition, fl2va or ref2va: the other one's DiT is then never read
 
@@ -45,6 +52,28 @@ class EngineConfig:
         # Built to be refused now and not when the weights are there.
         QuantizeConfig(method=self.quantization, exclude=self.quantization_exclude)
         Chunking(mlp_rows=self.mlp_rows, head_groups=self.head_groups)
+        LayerwiseConfig(resident=self.resident_blocks or 0)
+        if self.offload not in ("auto", "none", "layer", "module"):
+            raise ConfigError(
+                f"offload={self.offload!r} is unknown", hint="use auto, none, layer or module", param="offload"
+            )
+        if self.resident_blocks is not None and self.offload in ("none", "module"):
+            raise ConfigError(
+                f"resident_blocks={self.resident_blocks} and offload={self.offload} exclude each other",
+                hint="use offload=layer or auto",
+                param="resident_blocks",
+            )
+        unknown = [name for name in self.offload_components if name not in COMPONENTS]
+        if unknown:
+            raise ConfigError(
+                f"no component is called {unknown[0]!r}",
+                hint="use " + ", ".join(COMPONENTS),
+                param="offload_components",
+            )
+        for name in ("vram_budget", "ram_budget"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ConfigError(f"{name}={value} is not a size", hint="for example 12GiB", param=name)
         if self.threads != "auto" and not (isinstance(self.threads, int) and 1 <= self.threads <= 1024):
             raise ConfigError(f"threads={self.threads!r} is outside 1..1024", param="threads")
         if self.task_type not in ("combined", "fl2va", "ref2va"):

@@ -13,10 +13,11 @@ from talkies.engine import build, pipeline
 from talkies.engine.clip import Clip
 from talkies.engine.config import EMBEDDED, EngineConfig
 from talkies.engine.events import OnProgress, Reporter, ShouldStop
+from talkies.engine.failure import as_talkies, out_of_memory
 from talkies.engine.metadata import clip_metadata
 from talkies.engine.stages import timed
 from talkies.engine.state import RequestState
-from talkies.errors import Cancelled, InvalidRequest, OutOfMemory
+from talkies.errors import Cancelled, InvalidRequest
 from talkies.geometry import Limits
 from talkies.media.encode import Mp4Writer
 from talkies.request import VideoRequest
@@ -97,6 +98,16 @@ class Engine:
         noise: Noise | None = None,
     ) -> list[Clip]:
         """``num_outputs`` clips with seeds ``seed, seed + 1, ...``; text and conditions are encoded once."""
+        with self._out_of_memory():
+            return self._clips(request, on_progress, should_stop, noise)
+
+    def _clips(
+        self,
+        request: VideoRequest,
+        on_progress: OnProgress | None,
+        should_stop: ShouldStop | None,
+        noise: Noise | None,
+    ) -> list[Clip]:
         clips = []
         for state, stages, report in self._run(request, on_progress, should_stop, noise):
             with timed(stages, "decode"):
@@ -128,6 +139,16 @@ class Engine:
         Raises as :meth:`generate`, and ``OutputError``; a file is whole or absent.
         """
         assert len(paths) == request.num_outputs, (paths, request.num_outputs)
+        with self._out_of_memory():
+            return self._render(request, paths, on_progress, should_stop)
+
+    def _render(
+        self,
+        request: VideoRequest,
+        paths: Sequence[Path],
+        on_progress: OnProgress | None,
+        should_stop: ShouldStop | None,
+    ) -> list[dict[str, Any]]:
         results = []
         for path, (state, stages, report) in zip(
             paths, self._run(request, on_progress, should_stop, None), strict=True
@@ -164,6 +185,22 @@ class Engine:
             )
         return results
 
+    @contextmanager
+    def _out_of_memory(self) -> Iterator[None]:
+        """A device or host that is full fails the request, by name, and what it held is free for the next one."""
+        try:
+            yield
+        except Exception as error:
+            known = as_talkies(error) if out_of_memory(error) else None
+            if known is None:
+                raise
+            error.__traceback__ = None  # its frames hold the tensors of the request
+        else:
+            return
+        self.components.residency.release()
+        self.components.give_back()
+        raise known
+
     def _run(
         self,
         request: VideoRequest,
@@ -174,23 +211,22 @@ class Engine:
         """Yields each output denoised, with the seconds so far."""
         shared: dict[str, float] = {}
         report = Reporter(on_progress, num_outputs=request.num_outputs)
-        with _out_of_memory():
-            with timed(shared, "prepare"):
-                prepared = pipeline.prepare(self.components, request)
-            report("prepare", 1, 1)
-            with timed(shared, "encode"):
-                encoded = pipeline.encode(self.components, prepared)
-            report("encode", 1, 1)
-            for output in range(request.num_outputs):
-                report = Reporter(on_progress, output=output, num_outputs=request.num_outputs)
-                stages = dict(shared) if output == 0 else {}
-                with timed(stages, "denoise"):
-                    state = pipeline.pack(self.components, encoded, output=output, noise=noise)
-                    while not state.done:
-                        _check(should_stop)
-                        pipeline.denoise_step(self.components, state)
-                        report("denoise", state.step, state.num_forwards)
-                yield state, stages, report
+        with timed(shared, "prepare"):
+            prepared = pipeline.prepare(self.components, request)
+        report("prepare", 1, 1)
+        with timed(shared, "encode"):
+            encoded = pipeline.encode(self.components, prepared)
+        report("encode", 1, 1)
+        for output in range(request.num_outputs):
+            report = Reporter(on_progress, output=output, num_outputs=request.num_outputs)
+            stages = dict(shared) if output == 0 else {}
+            with timed(stages, "denoise"):
+                state = pipeline.pack(self.components, encoded, output=output, noise=noise)
+                while not state.done:
+                    _check(should_stop)
+                    pipeline.denoise_step(self.components, state)
+                    report("denoise", state.step, state.num_forwards)
+            yield state, stages, report
 
     def _frames(self, state: RequestState, report: Reporter, should_stop: ShouldStop | None) -> Iterator[np.ndarray]:
         done = 0
@@ -204,17 +240,3 @@ class Engine:
 def _check(should_stop: ShouldStop | None) -> None:
     if should_stop is not None and should_stop():
         raise Cancelled("the request was cancelled")
-
-
-@contextmanager
-def _out_of_memory() -> Iterator[None]:
-    """A device or host that is full fails the request, by name."""
-    import torch
-
-    try:
-        yield
-    except (torch.cuda.OutOfMemoryError, MemoryError) as error:
-        raise OutOfMemory(
-            f"out of memory: {str(error).splitlines()[0] if str(error) else 'host memory is full'}",
-            hint="ask for a shorter or smaller clip",
-        ) from None

@@ -15,11 +15,15 @@ def as_talkies(error: BaseException) -> TalkiesError:
     if isinstance(error, TalkiesError):
         return error
     text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    # By name, since the server maps errors too and does not import torch.
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or _host_allocator(error):
+    if out_of_memory(error):
         return OutOfMemory(f"out of memory: {text}", hint="ask for a shorter or smaller clip")
     log.error("unforeseen failure", exc_info=error)
     return TalkiesError(f"internal error: {type(error).__name__}: {text}", hint="the server's log has the details")
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether a device or the host was full. By name, since the server maps errors too and does not import torch."""
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or _host_allocator(error)
 
 
 def error_dict(error: TalkiesError) -> dict[str, Any]:

@@ -38,7 +38,6 @@ def clip_metadata(components: Components, state: RequestState, *, keep_paths: bo
             "seconds": round(g.duration_s, 6),
             "num_forwards": state.num_forwards,
             "rows": state.num_rows,
-            "conditions_used": state.conditions_used,
         },
         "model": {"name": components.config.model_name, "hash": components.model_hash},
     }

@@ -155,6 +155,8 @@ def pack(components: Components, encoded: Encoded, *, output: int = 0, noise: No
         video_row_dim=config.video_row_dim,
         audio_channels=config.audio_in_channels,
     ).to(device)
+    components.residency.enter(f"dit.{partition}.refiner")
+    refined_text = dit.refine_text(encoded.text.states.to(device))
     step_cache = step_caches.create("off")
     step_cache.begin(layout, schedule.num_forwards)
     video_rows, audio_rows = anchors.assemble(noise.video_rows.to(device), noise.audio_rows.to(device))
@@ -171,7 +173,7 @@ def pack(components: Components, encoded: Encoded, *, output: int = 0, noise: No
         feed=ModulationFeed(table, device),
         anchors=anchors,
         step_cache=step_cache,
-        refined_text=dit.refine_text(encoded.text.states.to(device)),
+        refined_text=refined_text,
         video_rows=video_rows,
         audio_rows=audio_rows,
         warnings=list(prepared.warnings),
@@ -183,6 +185,7 @@ def pack(components: Components, encoded: Encoded, *, output: int = 0, noise: No
 def denoise_step(components: Components, state: RequestState) -> None:
     """One forward: both modalities move from their sigma to the next; condition rows stay bit for bit."""
     dit, layout = components.dits[state.partition], state.layout
+    components.residency.enter(f"dit.{state.partition}")
     modulation = state.feed.step(state.step)
     x = dit.embed(state.video_rows, state.audio_rows, state.refined_text, layout)
     if state.step_cache.decide(state.step, x):
@@ -230,11 +233,17 @@ def target_latents(state: RequestState) -> tuple[Tensor, Tensor]:
 def decode_audio(components: Components, state: RequestState) -> np.ndarray:
     """The wave, float32 [2, N] in -1..1."""
     latents = require_finite(target_latents(state)[1], "denoise audio")
+    components.residency.enter("audio")
     return components.audio.decode(latents).numpy()
 
 
 def decode_video(components: Components, state: RequestState) -> Iterator[np.ndarray]:
     """The frames in order, chunk by chunk, uint8 [f, H, W, 3]."""
     latents = require_finite(target_latents(state)[0], "denoise video")
-    for chunk in components.video.decode(latents):
+    chunks = components.video.decode(latents)
+    while True:
+        components.residency.enter("video")  # before each chunk: another request may have taken a step meanwhile
+        chunk = next(chunks, None)
+        if chunk is None:
+            return
         yield chunk.cpu().numpy()

@@ -256,6 +256,7 @@ class Worker:
         error.__context__ = error.__cause__ = None
         run.fail(known)
         self._forget(run)
+        self._components.residency.release()  # others fetch again what they need, into whole memory
 
     def _forget(self, run: JobRun) -> None:
         """Everything of an ended job is given back, to the system as far as it takes it."""
@@ -269,6 +270,7 @@ class Worker:
     def _preview_map(self) -> LatentToRGB:
         if self._preview is None:
             c = self._components
+            c.residency.enter("video")
             self._preview = load_or_fit(c.video, c.limits, c.model_hash, self._options.cache_dir)
         return self._preview
 

@@ -152,6 +152,16 @@ class Place(Protocol):
         ...
 
 
+class Settle(Protocol):
+    """What becomes of a block once it is whole, before the next one is read; ``name`` such as ``blocks.7``."""
+
+    def __call__(self, name: str, block: nn.Module) -> None: ...
+
+
+def where_it_is(name: str, block: nn.Module) -> None:
+    pass
+
+
 def as_it_is(name: str, tensor: Tensor) -> dict[str, Tensor]:
     return {name: tensor}
 
@@ -183,6 +193,7 @@ def build_dit(
     ops: Ops = REFERENCE,
     adaln: bool = True,
     place: Place = as_it_is,
+    settle: Settle = where_it_is,
 ) -> PackedDiT:
     """The same from any source. Tensors pass through ``place`` one by one, so that loading needs the finished size
     and what one block holds besides, whatever ``place`` makes of them."""
@@ -190,14 +201,23 @@ def build_dit(
         dit = PackedDiT(source.config, attend=attend, text_attend=text_attend, ops=ops, adaln=adaln)
     for name, tensor in source.top(adaln=adaln):
         assign(dit, place(name, tensor))
+    _check_whole(dit, without="blocks.")
+    for index, block in enumerate(dit.token_refiner.blocks):
+        settle(f"token_refiner.blocks.{index}", block)
     for index in range(source.config.num_layers):
         tensors = source.block(index, adaln=adaln)
         while tensors:
             name, tensor = tensors.popitem()
             assign(dit, place(f"blocks.{index}.{name}", tensor))
-    left = [name for name, parameter in dit.named_parameters() if parameter.is_meta]
-    assert not left, left
+        _check_whole(dit.blocks[index])
+        settle(f"blocks.{index}", dit.blocks[index])
     return dit.eval().requires_grad_(False)
+
+
+def _check_whole(module: nn.Module, without: str | None = None) -> None:
+    named = module.named_parameters()
+    left = [name for name, p in named if p.is_meta and not (without and name.startswith(without))]
+    assert not left, left
 
 
 def assign(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:

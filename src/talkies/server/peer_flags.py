@@ -7,6 +7,7 @@ and dropped: a flag is here because its value is already the truth, or it is ref
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -61,21 +62,14 @@ PEER_FLAGS: dict[str, PeerFlag] = {
     "--use-hsdp": _switch(_ONE_DEVICE),
     "--hsdp-shard-size": PeerFlag(_ONE_DEVICE, ("-1",)),
     "--hsdp-replicate-size": PeerFlag(_ONE_DEVICE, ("1",)),
-    "--diffusion-offload-config": PeerFlag(_PLACED),
-    "--enable-cpu-offload": _switch(_PLACED),
-    "--enable-layerwise-offload": _switch(_PLACED),
-    "--enable-distributed-layerwise-offload": _switch(_PLACED),
-    "--dlo-use-allgather": _switch(_PLACED),
-    "--dlo-no-use-allgather": _switch(_PLACED),
-    "--dlo-resident-layers": PeerFlag(_PLACED, ("0",)),
-    "--dlo-chunk-size-mb": PeerFlag(_PLACED),
-    "--dlo-pin-budget-gb": PeerFlag(_PLACED),
-    "--dlo-pin-failure-policy": PeerFlag(_PLACED),
+    "--dlo-use-allgather": _switch("one device holds every slice", holds=True),
+    "--dlo-no-use-allgather": _switch("each device streams its own weights", holds=True),
+    "--dlo-chunk-size-mb": PeerFlag("a block crosses as one copy", ("64",)),
+    "--dlo-pin-budget-gb": PeerFlag("use --ram-budget"),
+    "--dlo-pin-failure-policy": PeerFlag("memory that cannot be locked ends the start", ("fail",)),
     "--dlo-host-registration-limit-gib": PeerFlag(_PLACED, ("0",)),
     "--host-weight-runtime-mode": PeerFlag(_PLACED, ("disabled",)),
     "--host-weight-runtime-root": PeerFlag(_PLACED),
-    "--layerwise-offload-components": PeerFlag(_PLACED),
-    "--dit-layerwise-resident-layers": PeerFlag(_PLACED),
     "--performance-mode": PeerFlag(_PLACED, ("auto",)),
     "--encoder-parallel": PeerFlag(_ONE_DEVICE, ("auto",)),
     "--request-batch-max-wait-ms": PeerFlag("requests are batched between steps, without waiting", ("0",)),
@@ -111,6 +105,75 @@ PEER_FLAGS: dict[str, PeerFlag] = {
     "--omni-lb-policy": PeerFlag(_ONE_DEVICE),
     "--model-variant": PeerFlag("use --task-type"),
 }
+
+
+# Peers' switches for where weights live. With several of them a peer takes one in silence; here that is refused.
+OFFLOAD_SWITCHES = {
+    "--enable-cpu-offload": "module",
+    "--enable-layerwise-offload": "layer",
+    "--enable-distributed-layerwise-offload": "layer",  # on one device the two are the same
+}
+COMPONENT_NAMES = {
+    "dit": ("dit",),
+    "transformer": ("dit",),
+    "text": ("text",),
+    "text_encoder": ("text",),
+    "video": ("video",),
+    "audio": ("audio",),
+    "vae": ("video", "audio"),
+}
+
+
+def take_offload(arguments: Sequence[str], offload: str) -> tuple[str | None, list[str]]:
+    """(the mode that peers' switches ask for, the other arguments). Raises ``ConfigError`` where two disagree."""
+    found = [name for name in arguments if name in OFFLOAD_SWITCHES]
+    modes = {OFFLOAD_SWITCHES[name] for name in found} | ({offload} - {"auto"})
+    if len(modes) > 1:
+        stated = [*found, f"--offload {offload}"] if offload != "auto" else found
+        raise ConfigError(f"{' and '.join(stated)} exclude each other", hint="give one", param=found[0])
+    return (modes.pop() if modes else None), [name for name in arguments if name not in OFFLOAD_SWITCHES]
+
+
+def offload_config(text: str) -> tuple[str, str | None, int | None]:
+    """(mode, components, resident blocks) of a peer's ``--diffusion-offload-config`` JSON.
+
+    Raises ``ConfigError`` naming a key or value that has no meaning here.
+    """
+
+    def wrong(what: str, hint: str | None = None) -> ConfigError:
+        return ConfigError(f"--diffusion-offload-config: {what}", hint=hint, param="--diffusion-offload-config")
+
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise wrong(f"not JSON: {error}") from None
+    if not isinstance(values, dict) or values.get("mode") not in ("module", "layer"):
+        raise wrong("mode is missing or unknown", "module or layer")
+    options = values.get("layer_options", {})
+    stray = sorted(values.keys() - {"mode", "components", "layer_options"}) + sorted(options.keys() - {"dit"})
+    dit = options.get("dit", {})
+    stray += sorted(dit.keys() - {"weight_transfer", "resident_layers"})
+    if stray:
+        raise wrong(f"unknown key {stray[0]!r}")
+    resident = dit.get("resident_layers")
+    if resident is not None and (not isinstance(resident, int) or isinstance(resident, bool) or resident < 0):
+        raise wrong(f"resident_layers is {resident!r}", "0 or more")
+    names = values.get("components")
+    return values["mode"], None if names is None else ",".join(map(str, names)), resident
+
+
+def components(text: str) -> tuple[str, ...]:
+    """``dit,text_encoder,vae`` -> our names. Raises ``ConfigError``."""
+    found: list[str] = []
+    for name in filter(None, (part.strip() for part in text.split(","))):
+        if name not in COMPONENT_NAMES:
+            raise ConfigError(
+                f"no component is called {name!r}",
+                hint="use " + ", ".join(COMPONENT_NAMES),
+                param="--offload-components",
+            )
+        found += [ours for ours in COMPONENT_NAMES[name] if ours not in found]
+    return tuple(found)
 
 
 def take(arguments: Sequence[str], own_flags: Iterable[str]) -> tuple[str | None, list[str]]:

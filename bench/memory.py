@@ -1,0 +1,212 @@
+"""Streaming, its plan and its budget on a GPU, with random full-size weights made on the device.
+
+    python -m bench.memory                              # every part that this machine can run, within --limit-s
+    python -m bench.memory --parts bf16,fp8             # some
+    python -m bench.memory --smoke                      # every part at tiny sizes on a CPU
+
+    rates   what the planner measures of this machine
+    bf16    a forward at 58,758, 20,424 and 6,105 rows with 0 .. all blocks resident: time and peak beside the plan's,
+            chunks, outputs bit-equal to resident
+    fp8     the same with e4m3 linears
+    dlo     two ranks, one host copy, slices gathered, against resident; needs two GPUs (two processes on a CPU)
+    e2e     text encoder, 3 forwards, video decode under --vram-budget, as planned; the allocator's cap is set
+
+Writes <out>/streaming-<device>.json after every part; every figure is printed when it is known.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from bench.memory_curve import curve
+from bench.report import RESULTS, commit, write_result
+from talkies.attention import registry
+from talkies.benchmarks import forward as fw
+from talkies.benchmarks.timing import GIB, Clock, free
+from talkies.kernels import select
+from talkies.model.config import DiTConfig
+from talkies.placement import measure
+from talkies.placement.footprint import Sizes
+from talkies.placement.hardware import H200, Hardware
+from talkies.placement.quantize import QuantizeConfig
+
+PARTS = ("rates", "bf16", "fp8", "dlo", "e2e")
+NEEDS_S = {"rates": 10, "bf16": 240, "fp8": 200, "dlo": 150, "e2e": 240}
+MIDDLE = fw.Shape(text=30, audio_latents=207, frames=37, height=36, width=60)
+SHORT = fw.Shape(text=30, audio_latents=207, frames=37, height=18, width=34)
+SMOKE_CONFIG = DiTConfig(**{f: getattr(fw.TINY, f) for f in fw.TINY.__dataclass_fields__} | {"num_layers": 6})
+SMOKE_SHAPES = (
+    fw.SMOKE,
+    fw.Shape(text=5, audio_latents=7, frames=7, height=6, width=8),
+    fw.Shape(text=5, audio_latents=7, frames=7, height=4, width=6),
+)
+
+
+@dataclass
+class Run:
+    device: torch.device
+    config: DiTConfig
+    shapes: Sequence[fw.Shape]
+    smoke: bool
+    kernels: str
+    attention: str
+    vram_budget: int
+    ram_bytes: int
+    points: Sequence[int]
+    repeats: int
+    out: Path
+    clock: Clock
+    hardware: Hardware = H200
+    metrics: dict[str, float] = field(default_factory=dict)
+    peer: dict[str, float] = field(default_factory=dict)
+    checks: dict[str, bool] = field(default_factory=dict)
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device.type == "cuda"
+
+    @property
+    def sizes(self) -> Sizes:
+        return Sizes(dit=self.config)
+
+    def say(self, text: str) -> None:
+        print(f"[{self.clock.spent_s:5.0f} s] {text}", flush=True)
+
+    def metric(self, name: str, value: float, unit: str = "s") -> None:
+        self.metrics[name] = float(value)
+        self.say(f"  {name:<44} {value:>12.6g} {unit}")
+
+    def check(self, name: str, good: bool, detail: str = "") -> None:
+        self.checks[name] = bool(good)
+        self.say(f"  {'ok' if good else 'NOT OK':<6} {name} {detail}")
+
+
+def part_rates(run: Run) -> None:
+    if run.on_gpu:
+        run.hardware = measure.rates(run.device)
+    h = run.hardware
+    run.metric("h2d_gb_per_s", h.h2d_bytes_per_s / 1e9, "GB/s" if run.on_gpu else "GB/s (preset)")
+    run.metric("matmul_tflops", h.matmul_flops / 1e12, "TFLOP/s")
+    run.metric("fp8_tflops", (h.fp8_flops or 0) / 1e12, "TFLOP/s")
+    run.metric("attention_tflops", h.attention_flops / 1e12, "TFLOP/s (sdpa)")
+
+
+def part_bf16(run: Run) -> None:
+    curve(run, "", QuantizeConfig())
+
+
+def part_fp8(run: Run) -> None:
+    curve(run, "fp8_", QuantizeConfig(method="fp8"))
+
+
+def part_dlo(run: Run) -> None:
+    from bench import memory_dlo
+
+    if run.on_gpu and torch.cuda.device_count() < 2:
+        run.say("  left out: one GPU")
+        return
+    free(run.device)
+    for name, value in memory_dlo.measure(run.config, run.shapes[0], run.device, run.kernels, run.attention).items():
+        if name.startswith("check "):
+            run.check(name.removeprefix("check "), bool(value))
+        else:
+            run.metric(name, value, "")
+
+
+def part_e2e(run: Run) -> None:
+    from bench import memory_e2e
+
+    memory_e2e.run(run)
+
+
+def write(run: Run) -> None:
+    name = torch.cuda.get_device_name(run.device).replace(" ", "-") if run.on_gpu else "cpu"
+    shape = {"rows": [s.layout().num_rows for s in run.shapes], "blocks": run.config.num_layers}
+    shape |= {"attention": run.attention, "kernels": run.kernels, "vram_budget_gib": run.vram_budget / GIB}
+    bench = "streaming-smoke" if run.smoke else "streaming"
+    _take_over(run, run.out / f"{bench}-{name}.json")
+    path = write_result(bench, name, shape=shape, metrics=run.metrics, peer=run.peer, checks=run.checks, folder=run.out)
+    run.say(f"  written to {path}")
+
+
+def _take_over(run: Run, path: Path) -> None:
+    """What other calls at this commit found: parts may be run one at a time."""
+    try:
+        old = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return
+    if old.get("commit") == commit() and old.get("torch") == torch.__version__:
+        run.metrics = old["metrics"] | run.metrics
+        run.checks = old["checks"] | run.checks
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes on a CPU")
+    parser.add_argument("--attention", default="auto")
+    parser.add_argument("--kernels", default="auto")
+    parser.add_argument("--points", default="0,10,20,30,40", help="resident blocks; all of them is always measured")
+    parser.add_argument("--rows", default="58758,20424,6105", help="which of the three lengths")
+    parser.add_argument("--vram-budget-gib", type=float, default=12.0)
+    # Not what is free: the memory of some virtual machines grows as it is used.
+    parser.add_argument("--ram-gib", type=float, default=120.0, help="host memory that e2e may plan with")
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--limit-s", type=float, default=580.0)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> int:
+    a = parse(argv)
+    unknown = set(a.parts.split(",")) - set(PARTS)
+    if unknown:
+        print(f"unknown parts {', '.join(sorted(unknown))}: use {', '.join(PARTS)}", file=sys.stderr)
+        return 2
+    device = torch.device("cpu" if a.smoke else a.device)
+    smoke = a.smoke or device.type == "cpu"
+    wanted = {int(n) for n in a.rows.split(",")}
+    shapes = [s for s in (fw.FULL, MIDDLE, SHORT) if s.layout().num_rows in wanted]
+    run = Run(
+        device=device,
+        config=SMOKE_CONFIG if smoke else fw.RELEASED,
+        shapes=SMOKE_SHAPES if smoke else shapes,
+        smoke=smoke,
+        kernels=select.automatic(device) if a.kernels == "auto" else a.kernels,
+        attention=registry.resolve(a.attention, device, torch.bfloat16),
+        vram_budget=round(a.vram_budget_gib * GIB),
+        ram_bytes=round(a.ram_gib * GIB),
+        points=(0, 2, 3) if smoke else [int(p) for p in a.points.split(",")],
+        repeats=a.repeats,
+        out=a.out,
+        clock=Clock(a.limit_s),
+    )
+    run.say(f"{device}, torch {torch.__version__}, attention {run.attention}, kernels {run.kernels}")
+    for part in [p for p in PARTS if p in a.parts.split(",")]:
+        if run.on_gpu and run.clock.left_s < NEEDS_S[part] * 0.5:
+            run.say(f"{part}: left out, {run.clock.left_s:.0f} s are left of about {NEEDS_S[part]}")
+            continue
+        run.say(f"{part}:")
+        try:
+            globals()[f"part_{part}"](run)
+        except Exception:
+            traceback.print_exc()
+            run.check(f"{part} ran to its end", False)
+        free(run.device)
+        write(run)
+    bad = [name for name, good in run.checks.items() if not good]
+    run.say(f"{len(run.checks) - len(bad)} checks ok" + (f", NOT OK: {'; '.join(bad)}" if bad else ""))
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

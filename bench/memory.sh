@@ -1,0 +1,31 @@
+#!/bin/sh
+# Everything about memory that needs a GPU:  sh bench/memory.sh [OUT] [STEP]
+#   1  tests of streaming, rates, the curve of resident blocks in bf16     one GPU
+#   2  the same curve in fp8                                               one GPU
+#   3  text encoder, DiT, video decoder under --vram-budget 12GiB          one GPU, 120 GiB of RAM
+#   4  one host copy for two ranks                                         two GPUs, 40 GiB of /dev/shm
+# Without STEP all that fit this machine. Needs no network and no diffusers. Steps accumulate in
+# OUT/streaming-<device>.json while the commit stays the same; every figure is printed as soon as it is known.
+set -u
+OUT=${1:-bench/results}
+PYTHON=${PYTHON:-python3}
+LIMIT_S=${LIMIT_S:-540}
+export PYTHONPATH="src:.${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
+ulimit -l unlimited 2>/dev/null
+gpus=$($PYTHON -c "import torch; print(torch.cuda.device_count())")
+steps=${2:-}
+[ -n "$steps" ] || { [ "$gpus" -ge 2 ] && steps="4" || steps="1 2 3"; }
+status=0
+for step in $steps; do
+  case $step in
+    1) timeout 90 $PYTHON -m pytest -q -m gpu tests/placement || status=1
+       $PYTHON -m bench.memory --parts rates,bf16 --limit-s "$LIMIT_S" --out "$OUT" || status=1 ;;
+    2) $PYTHON -m bench.memory --parts rates,fp8 --limit-s "$LIMIT_S" --out "$OUT" || status=1 ;;
+    3) timeout "$LIMIT_S" $PYTHON -m bench.memory --parts rates,e2e --limit-s "$LIMIT_S" --out "$OUT" || status=1 ;;
+    4) mount -o remount,size=48G /dev/shm 2>/dev/null
+       df -h /dev/shm | tail -1
+       timeout "$LIMIT_S" $PYTHON -m bench.memory --parts rates,dlo --limit-s "$LIMIT_S" --out "$OUT" || status=1 ;;
+    *) echo "unknown step $step" >&2; status=2 ;;
+  esac
+done
+exit $status

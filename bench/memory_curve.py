@@ -1,0 +1,187 @@
+"""The curve of resident blocks: seconds and peak of a forward beside the plan's. Started by ``bench.memory``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from talkies.benchmarks import forward as fw
+from talkies.benchmarks.random_dit import RandomDiT
+from talkies.benchmarks.timing import GIB, free
+from talkies.model.chunking import Chunking
+from talkies.model.dit import PackedDiT
+from talkies.placement import footprint as fp
+from talkies.placement import timing
+from talkies.placement.flat import FlatLayout, parameters_of
+from talkies.placement.footprint import Work
+from talkies.placement.host import HostBuffer
+from talkies.placement.layerwise import (
+    LayerwiseConfig,
+    PinnedFetch,
+    Streamed,
+    rebind,
+    streamed_positions,
+    to_host,
+    weights_of,
+)
+from talkies.placement.quantize import QuantizeConfig
+
+if TYPE_CHECKING:
+    from bench.memory import Run
+
+LONG_ROWS = 40_000
+TOLERANCE = 0.08  # of a predicted peak
+CHUNKINGS = {"mlp8k": Chunking(mlp_rows=8192), "mlp8k_heads2": Chunking(mlp_rows=8192, head_groups=2)}
+
+
+class Step(fw.Step):
+    """As the engine runs it: the embedded rows stay with the caller, for the step cache."""
+
+    def __call__(self) -> tuple[torch.Tensor, torch.Tensor]:
+        x_SD = self.embed()
+        out_SD = self.dit.run_blocks(x_SD, self.view, self.inputs.modulation)
+        return self.dit.project(out_SD, self.inputs.layout, self.inputs.modulation)
+
+
+class Blocks:
+    """The blocks of one DiT, all of them in host buffers, arranged again and again."""
+
+    def __init__(self, dit: PackedDiT, device: torch.device) -> None:
+        self.blocks, self.device = list(dit.blocks), device
+        self.layouts = [FlatLayout.of(parameters_of(block)) for block in self.blocks]
+        self.buffers: list[HostBuffer] = [to_host(block, pin=device.type == "cuda") for block in self.blocks]
+        self.streamed: Streamed | None = None
+
+    def arrange(self, config: LayerwiseConfig) -> None:
+        self.reset()
+        positions = streamed_positions(len(self.blocks), config)
+        for i, block in enumerate(self.blocks):
+            if i not in positions:
+                device = {n: p.to(self.device) for n, p in parameters_of(block).items()}
+                rebind(block, self.layouts[i], list(device.values()))
+        if positions:
+            fetch = PinnedFetch([self.buffers[i] for i in positions])
+            fetch.close = lambda: None  # type: ignore[method-assign]
+            weights = [weights_of(self.blocks[i]) for i in positions]
+            self.streamed = Streamed(weights, fetch, self.device, config.slots)
+
+    def reset(self) -> None:
+        """All away."""
+        if self.streamed is not None:
+            self.streamed.close()
+            self.streamed = None
+        for block, layout, buffer in zip(self.blocks, self.layouts, self.buffers, strict=True):
+            rebind(block, layout, list(layout.views(buffer.flat).values()))
+        free(self.device)
+
+    def close(self) -> None:
+        self.reset()
+        for buffer in self.buffers:
+            buffer.close()
+
+
+def curve(run: Run, prefix: str, quantize: QuantizeConfig) -> None:
+    dtype = torch.bfloat16
+    source = RandomDiT(run.config, run.device, dtype)
+    with torch.inference_mode():
+        inputs = [fw.make_inputs(source, [shape], run.device, dtype) for shape in run.shapes]
+        dit = fw.make_dit(source, run.device, dtype, attend=run.attention, kernels=run.kernels, quantize=quantize)
+        steps = [Step(dit, i) for i in inputs]
+    # The refiner has done its work, as in an engine.
+    for block in dit.token_refiner.blocks:
+        to_host(block, pin=False)
+    blocks = Blocks(dit, run.device)
+    run.say(f"  {sum(b.flat.numel() for b in blocks.buffers) / GIB:.1f} GiB of weights in host memory")
+    number = len(blocks.blocks)
+    try:
+        for step in steps:
+            resident: fw.Measured | None = None
+            for count in (number, *[p for p in run.points if p < number]):
+                if run.on_gpu and run.clock.left_s < 30:
+                    run.say("  no time left for more points")
+                    return
+                config = LayerwiseConfig(resident=count)
+                blocks.arrange(config)
+                found = _point(run, prefix, step, quantize, config, Chunking(), f"r{count}")
+                if resident is None:
+                    resident = found
+                else:
+                    _compare(run, prefix, step, resident, found, count, full=step is steps[0])
+        blocks.arrange(LayerwiseConfig())
+        for name, chunking in CHUNKINGS.items() if run.on_gpu else ():
+            dit.use_chunking(chunking)
+            found = _point(run, prefix, steps[0], quantize, LayerwiseConfig(), chunking, f"r0_{name}")
+            run.metrics[f"{prefix}streamed_{name}_s"] = found.seconds
+        if run.on_gpu and f"{prefix}streamed_peak_gib" in run.metrics:
+            least = min(v for k, v in run.metrics.items() if k.startswith(f"{prefix}peak_gib_{_rows(steps[0])}_r0"))
+            limit = 5.5 if prefix else 6.5
+            run.check(f"{prefix}a streamed forward within {limit} GiB", least <= limit, f"{least:.2f} GiB")
+    finally:
+        blocks.close()
+
+
+def _rows(step: fw.Step) -> int:
+    return step.inputs.layout.num_rows
+
+
+def _point(
+    run: Run,
+    prefix: str,
+    step: fw.Step,
+    quantize: QuantizeConfig,
+    config: LayerwiseConfig,
+    chunking: Chunking,
+    name: str,
+) -> fw.Measured:
+    if _rows(step) < LONG_ROWS:
+        with torch.inference_mode():
+            step()  # what a first pass waits for is a thousandth of a long one
+    found = fw.measured(step, run.device, repeats=run.repeats)
+    key = f"{_rows(step)}_{name}"
+    run.metric(f"{prefix}s_{key}", found.seconds)
+    run.metric(f"{prefix}peak_gib_{key}", found.peak.gib, "GiB")
+    fp8 = quantize.method == "fp8"
+    block_bytes = fp.block_bytes(run.config, quantize, 2)
+    seconds = timing.forward_seconds(
+        run.sizes, _rows(step), run.hardware, config, block_bytes, fp8=fp8, fp8_attention="fp8" in run.attention
+    )
+    weights = fp.dit_weights(run.sizes, quantize, config)
+    forward = fp.forward_bytes(run.sizes, _rows(step), chunking, fp8=fp8, fp8_attention="fp8" in run.attention)
+    predicted = weights.fixed + weights.visiting + forward + fp.held_bytes(run.sizes, _work(step)) + fp.WORKSPACE
+    run.metric(f"{prefix}plan_s_{key}", seconds, "s predicted")
+    run.metric(f"{prefix}plan_peak_gib_{key}", predicted / GIB, "GiB predicted")
+    if run.on_gpu:
+        off = predicted / found.peak.most - 1
+        run.check(f"{prefix}plan's peak at {key} within 8 %", abs(off) <= TOLERANCE, f"{off:+.1%}")
+    return found
+
+
+def _compare(
+    run: Run, prefix: str, step: fw.Step, resident: fw.Measured, found: fw.Measured, count: int, *, full: bool
+) -> None:
+    equal = all(torch.equal(a, b) for a, b in zip(found.outputs, resident.outputs, strict=True))
+    run.check(f"{prefix}{_rows(step)} rows, {count} resident: bit-equal to resident", equal)
+    if count == 0 and full:
+        run.metrics[f"{prefix}resident_s"] = resident.seconds
+        run.metrics[f"{prefix}streamed_s"] = found.seconds
+        run.metrics[f"{prefix}streamed_peak_gib"] = found.peak.gib
+        if run.on_gpu:
+            ratio = found.seconds / resident.seconds
+            run.check(f"{prefix}streamed within 1.02 of resident", ratio <= 1.02, f"{ratio:.4f}")
+
+
+def _work(step: fw.Step) -> Work:
+    layout = step.inputs.layout
+    return Work(
+        rows=layout.num_rows,
+        video_rows=layout.num_video_rows,
+        audio_rows=layout.num_audio_rows,
+        text_tokens=layout.num_text,
+        latent_frames=62,
+        width=1152,
+        height=832,
+        num_frames=209,
+        num_samples=278_400,
+        num_forwards=49,
+    )

@@ -1,0 +1,299 @@
+"""A whole clip's stages with random full-size weights under a budget: text encoder, DiT, video decoder.
+
+The audio VAE is left out: its class is diffusers', which a GPU machine need not have. Started by ``bench.memory``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from talkies.attention import registry
+from talkies.benchmarks import forward as fw
+from talkies.benchmarks.random_dit import RandomDiT
+from talkies.benchmarks.timing import GIB, free, synchronize
+from talkies.codecs.latents import LatentStats
+from talkies.codecs.text import NUM_LAYERS, restore_buffers
+from talkies.codecs.video import VideoVAE
+from talkies.codecs.video_config import RELEASE, VideoVAEConfig
+from talkies.codecs.vit_decoder import ViTDecoder
+from talkies.engine.place import place_dit
+from talkies.engine.planning import cap
+from talkies.kernels import select
+from talkies.placement import planner
+from talkies.placement.components import Residences, Residency, move_buffers, stream_component
+from talkies.placement.footprint import Sizes, Work
+from talkies.placement.layerwise import LayerwiseConfig, move
+from talkies.placement.planner import Wishes
+from talkies.placement.quantize import QuantizeConfig
+from talkies.sampling.euler import euler_step
+
+if TYPE_CHECKING:
+    from bench.memory import Run
+
+NUM_FORWARDS = 3
+PROMPT_TOKENS = 512
+TEXT: dict[str, Any] = {
+    "hidden_size": 5120,
+    "intermediate_size": 25_600,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "num_hidden_layers": NUM_LAYERS,
+    "vocab_size": 151_936,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 5e6,
+        "mrope_interleaved": True,
+        "mrope_section": [24, 20, 20],
+    },
+}
+VISION: dict[str, Any] = {
+    "depth": 27,
+    "hidden_size": 1152,
+    "intermediate_size": 4304,
+    "num_heads": 16,
+    "out_hidden_size": 5120,
+    "deepstack_visual_indexes": [8, 16, 24],
+}
+TINY_TEXT = {
+    "hidden_size": 48,
+    "intermediate_size": 96,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 32,
+    "num_hidden_layers": 4,
+    "vocab_size": 600,
+    "rope_parameters": TEXT["rope_parameters"] | {"mrope_section": [6, 5, 5]},
+}
+TINY_VISION = {"depth": 1, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "out_hidden_size": 48}
+TINY_VISION |= {"deepstack_visual_indexes": [0]}
+TINY_VAE = {"decoder_num_layers": 4, "decoder_num_attention_heads": 2, "decoder_attention_head_dim": 16}
+
+
+def run(run: Run) -> None:
+    """Prints each stage as it ends; the last check is the promise."""
+    device, shape = run.device, run.shapes[0]
+    sizes = replace(run.sizes, audio_parameters=1)
+    work = _work(shape)
+    wishes, machine = _wishes(run, sizes)
+    plan = planner.make_plan(sizes, work, machine, wishes)
+    run.say(f"  plan for {run.vram_budget / GIB:.1f} GiB: {plan.summary()}")
+    free(device)
+    cap(device, run.vram_budget if run.on_gpu else None)
+    began = time.perf_counter()
+    residency = Residency()
+    try:
+        with torch.inference_mode(False), torch.no_grad():
+            text = _text(run, plan.residences.text, residency)
+            run.say(f"  text encoder made, {_memory(device)}")
+            dit = _dit(run, plan, residency)
+            run.say(f"  DiT made, {_memory(device)}")
+            video = _video(run, plan.residences.video, residency)
+        run.metric("e2e_make_s", time.perf_counter() - began)
+        run.metric("e2e_host_gib", residency.host_bytes / GIB, "GiB")
+        stages = {stage.name: stage for stage in plan.stages}
+        peaks = [torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0]  # of loading
+
+        def stage(name: str, work: Callable[[], Any]) -> Any:
+            synchronize(device)
+            if device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(device)
+            start = time.perf_counter()
+            result = work()
+            synchronize(device)
+            run.metric(f"e2e_{name}_s", time.perf_counter() - start)
+            peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
+            peaks.append(peak)
+            run.metric(f"e2e_{name}_peak_gib", peak / GIB, "GiB")
+            run.metric(f"e2e_{name}_plan_peak_gib", stages[name].peak_bytes / GIB, "GiB predicted")
+            return result
+
+        with torch.inference_mode():
+            states = stage("encode", lambda: _encode(run, text, residency))
+            run.check("e2e text states are finite", bool(states.isfinite().all()))
+            state = stage("pack", lambda: _pack(run, dit, states, residency))
+            latents = stage("denoise", lambda: _denoise(state, residency))
+            run.check("e2e latents are finite", bool(latents.isfinite().all()))
+            frames = stage("decode", lambda: _decode(run, video, latents, residency))
+        run.metric("e2e_frames", frames, "frames")
+        if device.type == "cuda":
+            most, reserved = max(peaks), torch.cuda.max_memory_reserved(device)
+            run.metric("e2e_peak_gib", most / GIB, "GiB")
+            run.metric("e2e_reserved_gib", reserved / GIB, "GiB (last stage)")
+            run.metric("e2e_plan_peak_gib", plan.peak_bytes / GIB, "GiB predicted")
+            run.check("e2e peak under the budget", most <= run.vram_budget, f"{most / GIB:.2f} GiB")
+            off = plan.peak_bytes / most - 1
+            run.check("e2e plan's peak within 8 %", abs(off) <= 0.08, f"{off:+.1%}")
+    finally:
+        residency.close()
+        if device.type == "cuda":
+            torch.cuda.set_per_process_memory_fraction(1.0, device)
+
+
+def _wishes(run: Run, sizes: Sizes) -> tuple[Wishes, Any]:
+    if not run.on_gpu:  # tiny sizes fit any budget: stream all the same
+        residences = Residences(dit=LayerwiseConfig(resident=1), text="streamed", video="streamed")
+        return Wishes(residences=residences), run.hardware
+    return Wishes(), replace(run.hardware.with_budgets(run.vram_budget, None), ram_bytes=run.ram_bytes)
+
+
+def _work(shape: fw.Shape) -> Work:
+    layout = shape.layout()
+    num_frames = (shape.frames - 2) // 5 * 17 + 5
+    return Work(
+        rows=layout.num_rows,
+        video_rows=layout.num_video_rows,
+        audio_rows=layout.num_audio_rows,
+        text_tokens=PROMPT_TOKENS,
+        latent_frames=shape.frames,
+        width=16 * shape.width,
+        height=16 * shape.height,
+        num_frames=num_frames,
+        num_samples=800 * shape.audio_latents,
+        num_forwards=NUM_FORWARDS,
+    )
+
+
+def _drawn(device: torch.device) -> Callable[[nn.Module, Collection[str] | None], None]:
+    """Weights of the meta device become random ones on ``device``, a module at a time."""
+
+    def prepare(module: nn.Module, names: Collection[str] | None) -> None:
+        for name, parameter in list(module.named_parameters()):
+            if not parameter.is_meta or (names is not None and name not in names):
+                continue
+            path, _, leaf = name.rpartition(".")
+            fan_in = parameter[0].numel() if parameter.ndim > 1 else 1
+            value = torch.randn(parameter.shape, dtype=parameter.dtype, device=device)
+            value.mul_(fan_in**-0.5 if parameter.ndim > 1 else 0.02)
+            if parameter.ndim == 1 and leaf == "weight":
+                value.add_(1.0)
+            module.get_submodule(path)._parameters[leaf] = nn.Parameter(value, requires_grad=False)
+
+    return prepare
+
+
+def _text(run: Run, where: str, residency: Residency) -> Any:
+    from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLConfig
+    from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLModel
+
+    text, vision = (TEXT, VISION) if not run.smoke else (TINY_TEXT, TINY_VISION)
+    config: Any = Qwen3VLConfig.from_dict({"text_config": text, "vision_config": vision})
+    with torch.device("meta"):
+        model: Any = Qwen3VLModel(config)
+    model.to(torch.bfloat16)
+    model.language_model.norm = nn.Identity()
+    restore_buffers(model, config, run.device)
+    model.requires_grad_(False).eval()
+    prepare = _drawn(run.device)
+    if where == "resident":
+        prepare(model, None)
+        move(model, run.device)
+        return model
+    stacks = [list(model.language_model.layers), list(model.visual.blocks)] if where == "streamed" else []
+    residency.add("text", stream_component(model, stacks, run.device, prepare=prepare))
+    move_buffers(model, run.device)
+    return model
+
+
+def _dit(run: Run, plan: planner.Plan, residency: Residency) -> Any:
+    ops = select.create(run.kernels)
+    attend = registry.create(run.attention, ops)
+    dit = place_dit(
+        RandomDiT(run.config, run.device, torch.bfloat16),
+        run.device,
+        residency,
+        group="dit",
+        attend=attend,
+        text_attend=attend if attend.exactness is None else registry.create("sdpa"),
+        ops=ops,
+        quantize=QuantizeConfig(),
+        layerwise=plan.residences.dit,
+    )
+    dit.use_chunking(plan.chunking)
+    return dit
+
+
+def _video(run: Run, where: str, residency: Residency) -> VideoVAE:
+    channels = run.config.in_channels
+    arch = dict(RELEASE) | {"latent_channels": channels} | (TINY_VAE if run.smoke else {})
+    stats = LatentStats(mean=(0.0,) * channels, std=(1.0,) * channels)
+    config = VideoVAEConfig(
+        folder=Path("."), arch=arch, stats=stats, tile_pixels=256, min_overlap_pixels=64, weights_file=None
+    )
+    with torch.device("meta"):
+        decoder = ViTDecoder(config.decoder)
+    decoder.compute_dtype = torch.float16 if run.on_gpu else torch.float32
+    for name, parameter in decoder.named_parameters():
+        if decoder.is_low_precision(name):
+            parameter.data = parameter.data.to(decoder.compute_dtype)
+    decoder.requires_grad_(False).eval()
+    prepare = _drawn(run.device)
+    if where == "resident":
+        prepare(decoder, None)
+        move(decoder, run.device)
+    else:
+        stacks = [list(decoder.transformer_blocks)] if where == "streamed" else []
+        residency.add("video", stream_component(decoder, stacks, run.device, prepare=prepare))
+    return VideoVAE(config, decoder, run.device)
+
+
+def _encode(run: Run, model: Any, residency: Residency) -> Tensor:
+    residency.enter("text")
+    vocabulary = model.language_model.embed_tokens.num_embeddings
+    count = PROMPT_TOKENS if run.on_gpu else run.shapes[0].text
+    ids = torch.arange(count, device=run.device)[None] % (vocabulary // 2) + 5
+    out = model(
+        input_ids=ids, attention_mask=torch.ones_like(ids), mm_token_type_ids=torch.zeros_like(ids), use_cache=False
+    )
+    states: Tensor = out.last_hidden_state[0]
+    assert states.shape[1] == run.config.text_dim, states.shape
+    return states
+
+
+def _pack(run: Run, dit: Any, states: Tensor, residency: Residency) -> fw.Step:
+    source = RandomDiT(run.config, run.device, torch.bfloat16)
+    residency.enter("dit.refiner")
+    inputs = fw.make_inputs(source, [run.shapes[0]], run.device, torch.bfloat16)
+    return fw.Step(dit, replace(inputs, text=states[: run.shapes[0].text]))
+
+
+def _denoise(step: fw.Step, residency: Residency) -> Tensor:
+    """The latents [1, C, T, h, w] of random rows after three forwards."""
+    from talkies.model.packing import unpatchify_video
+    from talkies.sampling.schedule import build_dual
+
+    schedule = build_dual(NUM_FORWARDS + 1)
+    inputs, dit = step.inputs, step.dit
+    residency.enter("dit")
+    for index in range(NUM_FORWARDS):
+        x_SD = step.embed()
+        out_SD = dit.run_blocks(x_SD, step.view, inputs.modulation)
+        video, _ = dit.project(out_SD, inputs.layout, inputs.modulation)
+        inputs.video.copy_(euler_step(inputs.video, video, schedule.step(index).video))
+        print(f"    forward {index + 1} enqueued", flush=True)
+    frames, height, width = _sizes_of(inputs)
+    return unpatchify_video(inputs.video, frames, height, width, dit.config.patch_size)
+
+
+def _sizes_of(inputs: fw.Inputs) -> tuple[int, int, int]:
+    """Latent frames, height, width of the only request."""
+    for shape in (fw.FULL, fw.SMALL, fw.SMOKE):
+        if shape.layout().num_rows == inputs.layout.num_rows:
+            return shape.frames, shape.height, shape.width
+    raise AssertionError(inputs.layout.num_rows)
+
+
+def _decode(run: Run, video: VideoVAE, latents: Tensor, residency: Residency) -> int:
+    residency.enter("video")
+    return sum(int(chunk.cpu().shape[0]) for chunk in video.decode(latents))
+
+
+def _memory(device: torch.device) -> str:
+    return f"{torch.cuda.memory_allocated(device) / GIB:.2f} GiB" if device.type == "cuda" else "on a CPU"

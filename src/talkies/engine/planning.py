@@ -1,0 +1,254 @@
+"""From a checkpoint's configs and a request's geometry to the planner's sizes, and from flags to residences.
+
+Reads configs and the headers of weight files, never a weight.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from pathlib import Path
+
+import torch
+
+from talkies.codecs.audio import AudioVAEConfig
+from talkies.codecs.checkpoint import Parts
+from talkies.codecs.reading import read_json
+from talkies.codecs.text import NUM_LAYERS
+from talkies.codecs.video import TOKENS_PER_BATCH_CPU, TOKENS_PER_BATCH_GPU
+from talkies.codecs.video_config import VideoVAEConfig
+from talkies.engine.config import EngineConfig, ResolvedConfig
+from talkies.engine.cost import CHARS_PER_TOKEN, FALLBACK_ASPECT
+from talkies.errors import ConfigError
+from talkies.geometry import Geometry, Limits
+from talkies.model.chunking import Chunking
+from talkies.model.safetensors_files import TensorFiles
+from talkies.model.weights import read_config
+from talkies.placement import footprint, hardware, measure, planner
+from talkies.placement.components import Residences
+from talkies.placement.footprint import Sizes, TextSizes, VideoSizes, Work
+from talkies.placement.hardware import Hardware
+from talkies.placement.host import free_ram_bytes, gib, raise_memlock
+from talkies.placement.layerwise import LayerwiseConfig
+from talkies.placement.planner import Plan, Wishes
+from talkies.request import VideoRequest, plan
+
+TYPICAL_PROMPT = "x" * 1000
+AUTO_SHARE = 0.9  # of what is free, where no budget is given
+
+
+def sizes_of(parts: Parts, *, on_gpu: bool, dtype: torch.dtype) -> Sizes:
+    """Raises ``CheckpointError`` for a config that is missing or wrong."""
+    folders = list(parts.transformers.values())
+    config = read_json(parts.text_encoder / "config.json")
+    text = config["text_config"]
+    heads, width = text["num_attention_heads"], text["hidden_size"]
+    vision = [prod(entry.shape) for key, entry in TensorFiles(parts.text_encoder).keys.items() if "visual." in key]
+    video = VideoVAEConfig.read(parts.video_vae)
+    vit, temporal = video.decoder, video.temporal
+    audio = AudioVAEConfig.read(parts.audio_vae)
+    last = max(1, audio.arch["decoder_dim"] // 2 ** len(audio.arch["decoder_rates"]))
+    return Sizes(
+        dit=read_config(folders[0]),
+        text=TextSizes(
+            width=width,
+            inner=text["intermediate_size"],
+            num_layers=NUM_LAYERS,
+            num_heads=heads,
+            num_kv_heads=text["num_key_value_heads"],
+            head_dim=text.get("head_dim", width // heads),
+            vocabulary=text["vocab_size"],
+            vision_parameters=sum(vision),
+            vision_width=config["vision_config"]["hidden_size"],
+        ),
+        video=VideoSizes(
+            width=vit.width,
+            num_layers=vit.num_layers,
+            ffn_mult=vit.ffn_mult,
+            latent_channels=vit.latent_channels,
+            pixels_per_token=vit.out_channels * vit.patch_size_t * vit.patch_size**2,
+            extra_tokens=vit.num_register_tokens + 1,
+            batch_tokens=TOKENS_PER_BATCH_GPU if on_gpu else TOKENS_PER_BATCH_CPU,
+            tile_pixels=video.tile_pixels,
+            tile_overlap=video.min_overlap_pixels,
+            spatial_factor=video.spatial_factor,
+            window_latents=temporal.min_latents,
+            clip_latents=temporal.clip_latents,
+            window_frames=temporal.min_latents * temporal.factor,
+            clip_frames=temporal.clip_frames,
+            linear_bytes=2 if on_gpu else 4,
+        ),
+        audio_parameters=sum(prod(entry.shape) for entry in TensorFiles(parts.audio_vae).keys.values()),
+        audio_sample_bytes=4 * 2 * last * 14 + 80,
+        block_bytes=dtype.itemsize,
+        num_partitions=len(folders),
+    )
+
+
+def work_of(request: VideoRequest, geometry: Geometry, limits: Limits) -> Work:
+    """References are counted as the rows of a frame each; text as its characters say."""
+    tokens = round(len(request.prompt) / CHARS_PER_TOKEN) + 1
+    video = geometry.video_rows + len(request.conditions) * geometry.rows_per_frame
+    points = len(request.sigmas) if request.sigmas is not None else request.num_sigmas or limits.default_num_sigmas
+    return Work(
+        rows=tokens + video + geometry.audio_rows,
+        video_rows=video,
+        audio_rows=geometry.audio_rows,
+        text_tokens=tokens,
+        latent_frames=geometry.latent_frames,
+        width=geometry.width,
+        height=geometry.height,
+        num_frames=geometry.num_frames,
+        num_samples=geometry.num_samples,
+        num_forwards=points - 1,
+    )
+
+
+def typical_work(limits: Limits) -> Work:
+    """The default clip of a checkpoint with a long prompt: what a start without a request is planned for."""
+    request = VideoRequest(prompt=TYPICAL_PROMPT)
+    return work_of(request, plan(request, replace(limits, tasks=("t2va",)), auto_aspect=FALLBACK_ASPECT), limits)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Placement:
+    """What the loader obeys. ``plan`` is there when the planner was asked."""
+
+    residences: Residences
+    chunking: Chunking
+    plan: Plan | None = None
+    sizes: Sizes | None = None
+    wishes: Wishes = field(default_factory=Wishes)
+
+    def peak_bytes(self, work: Work) -> int | None:
+        """The device peak of another request under this placement; ``None`` where nothing was planned.
+
+        A request may enter if ``planner.needed`` of it is within the budget.
+        """
+        if self.sizes is None:
+            return None
+        priced = planner.price(self.sizes, work, hardware.H200, self.wishes, self.residences, self.chunking)
+        return priced.peak_bytes  # rates decide seconds alone
+
+
+def decide(config: EngineConfig, resolved: ResolvedConfig, parts: Parts, limits: Limits) -> Placement:
+    """Flags win; what they leave open is planned on a GPU, and resident on a CPU.
+
+    Raises ``ConfigError`` for a budget that nothing fits, or of a device that is not used.
+    """
+    on_gpu = resolved.device.type == "cuda"
+    if config.vram_budget is not None and not on_gpu:
+        raise ConfigError(
+            "vram_budget has no meaning on a CPU", hint="use --ram-budget, or --device cuda", param="vram_budget"
+        )
+    fixed = _fixed(config)
+    asks = on_gpu and (fixed is None or config.vram_budget is not None)
+    if not asks:
+        if config.ram_budget is not None:
+            _check_ram(config.ram_budget, sizes_of(parts, on_gpu=on_gpu, dtype=resolved.dtype), typical_work(limits))
+        return Placement(residences=fixed or Residences(), chunking=resolved.chunking)
+    sizes = sizes_of(parts, on_gpu=on_gpu, dtype=resolved.dtype)
+    machine = machine_of(resolved.device, config.vram_budget, config.ram_budget)
+    stated = resolved.chunking if resolved.chunking != Chunking() else None
+    wishes = Wishes(
+        resident_blocks=config.resident_blocks,
+        residences=fixed,
+        chunking=stated,
+        quantize=resolved.quantize,
+        fp8_attention="fp8" in resolved.attention,
+    )
+    found = planner.make_plan(sizes, typical_work(limits), machine, wishes)
+    raise_memlock(found.host_bytes)
+    return Placement(residences=found.residences, chunking=found.chunking, plan=found, sizes=sizes, wishes=wishes)
+
+
+def _fixed(config: EngineConfig) -> Residences | None:
+    """What the flags say; ``None`` when the planner may choose."""
+    if config.offload == "auto":
+        return None if config.resident_blocks is None else _layered(config)
+    if config.offload == "none":
+        return Residences()
+    if config.offload == "module":
+        parts = config.offload_components
+        return Residences(
+            text="evicted" if "text" in parts else "resident",
+            video="evicted" if "video" in parts else "resident",
+            audio="evicted" if "audio" in parts else "resident",
+        )
+    return _layered(config)
+
+
+def _layered(config: EngineConfig) -> Residences:
+    parts = config.offload_components
+    return Residences(
+        dit=LayerwiseConfig(resident=config.resident_blocks or 0) if "dit" in parts else None,
+        text="streamed" if "text" in parts else "resident",
+        video="evicted" if "video" in parts else "resident",
+        audio="evicted" if "audio" in parts else "resident",
+    )
+
+
+def machine_of(device: torch.device, vram_budget: int | None, ram_budget: int | None) -> Hardware:
+    """This machine's rates, measured once; its free memory now."""
+    machine = measure.of_device(device, cache_folder())
+    free, total = torch.cuda.mem_get_info(device)
+    free += torch.cuda.memory_reserved(device)
+    if vram_budget is not None and vram_budget > free:
+        raise ConfigError(
+            f"vram_budget={gib(vram_budget)}, but {gib(free)} of {gib(total)} are free on {machine.name}",
+            hint="another process may hold the rest: nvidia-smi",
+            param="vram_budget",
+        )
+    ram = free_ram_bytes()
+    return replace(
+        machine,
+        vram_bytes=vram_budget if vram_budget is not None else int(AUTO_SHARE * free),
+        ram_bytes=ram_budget if ram_budget is not None else int(AUTO_SHARE * (ram or 0)) or machine.ram_bytes,
+    )
+
+
+def described(text: str, vram_budget: int | None, ram_budget: int | None) -> Hardware:
+    return hardware.parse(text).with_budgets(vram_budget, ram_budget)
+
+
+def _check_ram(budget: int, sizes: Sizes, work: Work) -> None:
+    """On a CPU all is host memory: weights once and the largest stage."""
+    parts = (
+        footprint.dit_weights(sizes, planner.Wishes().quantize, None),
+        footprint.text_weights(sizes, "resident"),
+        footprint.video_weights(sizes, "resident"),
+        footprint.audio_weights(sizes, "resident"),
+    )
+    weights = sum(part.fixed for part in parts)
+    stages: Sequence[int] = (
+        footprint.forward_bytes(sizes, work.rows, Chunking()),
+        footprint.decode_bytes(sizes, work),
+        footprint.sound_bytes(sizes, work),
+    )
+    least = weights + footprint.held_bytes(sizes, work) + max(stages)
+    if least > budget:
+        raise ConfigError(
+            f"ram_budget={gib(budget)}, but the weights are {gib(weights)} and the default clip needs {gib(least)}",
+            hint=f"use --ram-budget {-(-least // 2**20)}MiB or more",
+            param="ram_budget",
+        )
+
+
+def cap(device: torch.device, budget: int | None) -> None:
+    """The allocator fails the allocation that would pass the budget, and with it one job, not the machine.
+
+    Its segments grow in place then: what one stage leaves in pieces the next one can use as a whole.
+    """
+    if budget is not None and device.type == "cuda":
+        total = torch.cuda.get_device_properties(device).total_memory
+        grow = getattr(torch.cuda.memory, "_set_allocator_settings", None)
+        if grow is not None and "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
+            grow("expandable_segments:True")
+        torch.cuda.set_per_process_memory_fraction(min(1.0, budget / total), device)
+
+
+def cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "talkies"

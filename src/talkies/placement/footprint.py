@@ -1,0 +1,293 @@
+"""Bytes of weights and of what each stage of a request holds at its highest point, from sizes alone. No torch calls.
+
+The terms are the allocations of the code, one by one; the names beside them are the lines that make them. S rows of a
+forward, D hidden, I attention width, F feed-forward, e bytes of the block dtype. Kernels are the fused ones of a GPU;
+the references of a CPU hold more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+from math import prod
+
+from talkies.model import keys
+from talkies.model.chunking import Chunking
+from talkies.model.config import DiTConfig
+from talkies.placement.layerwise import LayerwiseConfig, streamed_positions
+from talkies.placement.quantize import QuantizeConfig, quantized_names
+
+WORKSPACE = 96 << 20  # cuBLAS (32 MiB on Hopper) and what other libraries keep in the allocator
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextSizes:
+    """The text encoder; the defaults are the released one's (Qwen3-VL 32B, 50 of its layers)."""
+
+    width: int = 5120
+    inner: int = 25_600
+    num_layers: int = 50
+    num_heads: int = 64
+    num_kv_heads: int = 8
+    head_dim: int = 128
+    vocabulary: int = 151_936
+    vision_parameters: int = 576_000_000
+    vision_width: int = 1152
+
+    @property
+    def layer_parameters(self) -> int:
+        attention = 2 * self.width * (self.num_heads + self.num_kv_heads) * self.head_dim + 2 * self.head_dim
+        return attention + 3 * self.width * self.inner + 2 * self.width
+
+    @property
+    def rest_parameters(self) -> int:
+        return self.vocabulary * self.width + self.vision_parameters
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VideoSizes:
+    """The video VAE's decoder, whose linears are 16-bit on a GPU, and its tiles."""
+
+    width: int = 2048
+    num_layers: int = 36
+    ffn_mult: int = 4
+    latent_channels: int = 24
+    pixels_per_token: int = 3 * 4 * 16 * 16
+    extra_tokens: int = 5
+    batch_tokens: int = 16_384
+    tile_pixels: int = 256
+    tile_overlap: int = 64
+    spatial_factor: int = 16
+    window_latents: int = 7
+    clip_latents: int = 5
+    window_frames: int = 28
+    clip_frames: int = 17
+    encoder_parameters: int = 200_000_000
+    linear_bytes: int = 2
+
+    @property
+    def layer_parameters(self) -> int:
+        inner = self.width * self.ffn_mult
+        return 4 * self.width**2 + 3 * self.width * inner + 5 * self.width + 2 * inner
+
+    @property
+    def layer_bytes(self) -> int:
+        return self.layer_parameters * self.linear_bytes + 4 * self.width * 4
+
+    @property
+    def rest_bytes(self) -> int:
+        return 4 * (self.width * (self.latent_channels + self.pixels_per_token + self.extra_tokens + 4))
+
+    def tiles(self, width: int, height: int) -> int:
+        return self._along(width) * self._along(height)
+
+    def _along(self, side: int) -> int:
+        if side <= self.tile_pixels:
+            return 1
+        return -(-(side - self.tile_overlap) // (self.tile_pixels - self.tile_overlap))
+
+    def tile_tokens(self, width: int, height: int) -> int:
+        sides = prod(min(side, self.tile_pixels) // self.spatial_factor for side in (width, height))
+        return self.window_latents * sides + self.extra_tokens
+
+    def windows(self, latent_frames: int) -> int:
+        return max(1, (latent_frames - self.window_latents) // self.clip_latents + 1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sizes:
+    """All components of one checkpoint. ``block_bytes`` is e: 2 on a GPU."""
+
+    dit: DiTConfig = field(default_factory=DiTConfig)
+    text: TextSizes = field(default_factory=TextSizes)
+    video: VideoSizes = field(default_factory=VideoSizes)
+    audio_parameters: int = 151_000_000
+    audio_sample_bytes: int = 976  # of a stereo sample in the audio decoder
+    block_bytes: int = 2
+    num_partitions: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """One request as the stages see it. ``rows``: of a forward, text and conditions included."""
+
+    rows: int
+    video_rows: int
+    audio_rows: int
+    text_tokens: int
+    latent_frames: int
+    width: int
+    height: int
+    num_frames: int
+    num_samples: int
+    num_forwards: int
+
+
+# Weights.
+
+
+@cache
+def block_bytes(config: DiTConfig, quantize: QuantizeConfig, size: int) -> tuple[int, ...]:
+    """Of each block without AdaLN, in its flat buffer."""
+    chosen = quantized_names(quantize, config)
+    return tuple(_module_bytes(config, f"blocks.{i}", chosen, size) for i in range(config.num_layers))
+
+
+@cache
+def refiner_bytes(config: DiTConfig, size: int) -> tuple[int, ...]:
+    return tuple(
+        _module_bytes(config, f"token_refiner.blocks.{i}", frozenset(), size) for i in range(config.num_refiner_layers)
+    )
+
+
+@cache
+def top_bytes(config: DiTConfig, size: int) -> int:
+    """Outside the stacks and AdaLN: stays on the device."""
+    specs = [s for s in keys.top_specs(config) if not s.adaln and not s.name.startswith("token_refiner.blocks.")]
+    return sum(prod(s.shape) * (4 if s.island else size) for s in specs)
+
+
+def _module_bytes(config: DiTConfig, path: str, chosen: frozenset[str], size: int) -> int:
+    total = 0
+    for spec in keys.block_specs(config, "", adaln=False):
+        fp8 = spec.name.endswith(".weight") and f"{path}.{spec.name.removesuffix('.weight')}" in chosen
+        total += _padded(prod(spec.shape) * (1 if fp8 else size)) + (_padded(4 * spec.shape[0]) if fp8 else 0)
+    return total
+
+
+def _padded(num_bytes: int) -> int:
+    return -(-num_bytes // 256) * 256
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Bytes of one component: always on the device, there while it works, and in host memory."""
+
+    fixed: int
+    visiting: int
+    host: int
+
+
+def dit_weights(sizes: Sizes, quantize: QuantizeConfig, layerwise: LayerwiseConfig | None) -> Weights:
+    """All partitions; one works at a time."""
+    config, size, n = sizes.dit, sizes.block_bytes, sizes.num_partitions
+    blocks, refiner = block_bytes(config, quantize, size), refiner_bytes(config, size)
+    top = top_bytes(config, size)
+    positions = () if layerwise is None else streamed_positions(config.num_layers, layerwise)
+    if layerwise is None:
+        return Weights(n * (top + sum(blocks) + sum(refiner)), 0, 0)
+    streamed = [blocks[p] for p in positions]
+    resident = sum(blocks) - sum(streamed)
+    visiting = min(layerwise.slots, len(streamed)) * max(streamed, default=0)
+    host = sum(streamed)
+    if len(refiner) > 1:  # one refiner block sits in its slot for good
+        host += sum(refiner)
+    else:
+        resident += sum(refiner)
+    return Weights(n * (top + resident), visiting, n * host)
+
+
+def text_weights(sizes: Sizes, where: str, slots: int = 2) -> Weights:
+    t, size = sizes.text, sizes.block_bytes
+    layer, rest = t.layer_parameters * size, t.rest_parameters * size
+    return _weights(where, layer, t.num_layers, rest, slots)
+
+
+def video_weights(sizes: Sizes, where: str, slots: int = 2) -> Weights:
+    v = sizes.video
+    return _weights(where, v.layer_bytes, v.num_layers, v.rest_bytes, slots)
+
+
+def audio_weights(sizes: Sizes, where: str) -> Weights:
+    return _weights(where, 0, 0, 4 * sizes.audio_parameters, 1)
+
+
+def _weights(where: str, layer: int, num_layers: int, rest: int, slots: int) -> Weights:
+    whole = num_layers * layer + rest
+    if where == "resident":
+        return Weights(whole, 0, 0)
+    if where == "evicted" or num_layers <= slots:
+        return Weights(0, whole, whole)
+    return Weights(0, slots * layer + rest, whole)
+
+
+# Activations.
+
+
+def forward_bytes(
+    sizes: Sizes, rows: int, chunking: Chunking, *, fp8: bool = False, fp8_attention: bool = False
+) -> int:
+    """The most that a block holds besides weights; ``model/dit.py`` from top to bottom."""
+    c, e = sizes.dit, sizes.block_bytes
+    d, i, f, heads = c.hidden_size, c.inner_dim, c.ffn_dim, c.num_attention_heads
+    entry = 1 if fp8 else e  # an e4m3 input has a float32 scale a row besides
+    scales = 4 if fp8 else 0
+    # run_blocks: the embedded rows stay with the caller while the stream is the block's input.
+    stream = 2 * d * e
+    normed = d * entry + scales
+    groups = chunking.head_groups
+    of_kernel = 4 * heads // groups  # log-sum-exp, which attention kernels return
+    if fp8_attention:
+        of_kernel += 3 * i // groups  # e4m3 copies of q, k, v
+    if groups == 1:
+        attention = normed + 3 * i * e + i * e + of_kernel  # to_qkv, attend's output
+    else:
+        turn = i * e // groups  # a group of attend's output, or before it what Linear.part multiplies beside its target
+        attention = normed + 3 * turn + i * e + max(turn + of_kernel, turn if fp8 else 0)
+    # to_out runs while the input's norm is held by forward.
+    out = normed + i * e + (i + 4 if fp8 else 0) + d * e
+    whole = rows * (stream + max(attention, out))
+    # gate_residual_norm writes the stream into the branch; the rest is by chunk.
+    chunk = min(rows, chunking.mlp_rows or rows)
+    up = normed + 2 * f * e + (f + 4 if fp8 else f * e)  # up, then swiglu's output beside it
+    down = normed + (f + 4 if fp8 else f * e) + d * e
+    feed_forward = rows * (stream + d * e) + chunk * max(up, down)
+    # project: float32 rows of the larger stream beside the block's output and the embedded rows.
+    projected = rows * (stream + d * 4 + 4 * (c.video_row_dim + c.audio_in_channels))
+    embedded = rows * (d * e + d * 4)
+    return max(whole, feed_forward, projected, embedded)
+
+
+def held_bytes(sizes: Sizes, work: Work) -> int:
+    """Of one request between its steps: rows and anchors, rotary tables, text, two steps of modulation."""
+    c, e = sizes.dit, sizes.block_bytes
+    rows = 4 * 4 * (work.video_rows * c.video_row_dim + work.audio_rows * c.audio_in_channels)
+    rotary = work.rows * 2 * c.num_angles * e
+    text = work.text_tokens * (c.hidden_size + c.text_dim) * e
+    entries = 2 * 4 * c.num_layers * 6 * c.hidden_size * e
+    return rows + rotary + text + entries
+
+
+def table_bytes(sizes: Sizes, work: Work) -> int:
+    """Building a schedule's modulation: the table, and one block's AdaLN matrix at a time (two while they change)."""
+    c, e = sizes.dit, sizes.block_bytes
+    table = 3 * work.num_forwards * c.num_layers * 6 * c.hidden_size * e
+    return table + 2 * (c.time_embed_dim + 1) * c.adaln_out_features * e
+
+
+def encode_bytes(sizes: Sizes, work: Work) -> int:
+    """Text of ``text_tokens``; a layer of transformers keeps about ten widths and three inner ones."""
+    t = sizes.text
+    return work.text_tokens * sizes.block_bytes * (10 * t.width + 3 * t.inner)
+
+
+def decode_bytes(sizes: Sizes, work: Work) -> int:
+    """One batch of tiles in the ViT, all pixel tiles of a window, the stitched window and its chunks."""
+    v = sizes.video
+    tile_tokens, tiles = v.tile_tokens(work.width, work.height), v.tiles(work.width, work.height)
+    batch = min(tiles, max(1, v.batch_tokens // tile_tokens))
+    inner, w, e = v.width * v.ffn_mult, v.width, v.linear_bytes
+    attention = e * 7 * w + 4 * 2 * w  # qkv, rotated q and k with their float32 norms, output
+    feed_forward = e * (3 * inner + w)
+    token = 4 * 3 * w + max(attention, feed_forward)  # stream, its sum, the norm; then the branch
+    side = prod(min(s, v.tile_pixels) for s in (work.width, work.height))
+    pixels = 3 * 4 * v.window_frames
+    picture = work.width * work.height
+    window = tiles * side * pixels + picture * pixels
+    chunk = 3 * 4 * v.clip_frames * picture
+    carried = pixels * picture - chunk
+    return round(max(batch * tile_tokens * token + tiles * side * pixels, window + 2 * chunk) + carried)
+
+
+def sound_bytes(sizes: Sizes, work: Work) -> int:
+    return work.num_samples * sizes.audio_sample_bytes

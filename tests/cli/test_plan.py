@@ -1,0 +1,87 @@
+"""``talkies plan`` without a GPU, and the flags that place weights."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from talkies.cli import app
+from talkies.cli.common import parse_bytes
+from talkies.errors import ConfigError
+from talkies.server import peer_flags
+
+
+def _run(*arguments):
+    return CliRunner().invoke(app, ["plan", *arguments])
+
+
+def _json(*arguments):
+    result = _run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout.strip().splitlines()[-1])
+
+
+def test_a_described_gpu_gets_a_plan():
+    found = _json("--gpu", "24GiB,25GB/s,330TFLOPs,ram=128GiB", "--seconds", "8.7")
+    assert found["budget_needed_bytes"] <= 24 * 2**30
+    assert found["work_num_frames"] == 209
+    assert found["work_num_forwards"] == 49
+    assert {c["where"] for c in found["components"]} >= {"streamed"}
+    assert found["hardware"]["source"] == "described"
+
+
+def test_a_budget_is_kept_and_the_embedded_model_fits_anywhere():
+    found = _json("--gpu", "h200", "--vram-budget", "12GiB", "--size", "1152x832", "--frames", "209")
+    assert found["budget_needed_bytes"] <= 12 * 2**30
+    small = _json("h3-tiny", "--gpu", "h200", "--vram-budget", "1GiB")
+    assert small["resident_blocks"] == small["num_blocks"]
+
+
+def test_the_table_says_that_it_is_a_prediction():
+    result = _run("--gpu", "h200", "--resident-blocks", "10", "--vram-budget", "24GiB")
+    assert result.exit_code == 0, result.output
+    assert "10 of 50" in result.output
+    assert "not measured" in result.output
+
+
+def test_what_cannot_be_is_one_line():
+    result = _run("--gpu", "h200", "--vram-budget", "3GiB")
+    assert result.exit_code == 2
+    assert "at least" in result.output
+    assert _run("--gpu", "big").exit_code == 2
+    assert _run("--gpu", "h200", "--vram-budget", "a lot").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("12GiB", 12 << 30), ("12G", 12 << 30), ("0.5 GiB", 1 << 29), ("800MiB", 800 << 20), ("99", 99)]
+)
+def test_sizes_in_words(text, value):
+    assert parse_bytes("x", text) == value
+
+
+def test_peers_switches_mean_a_mode():
+    assert peer_flags.take_offload(["m", "--enable-layerwise-offload"], "auto") == ("layer", ["m"])
+    assert peer_flags.take_offload(["--enable-distributed-layerwise-offload"], "auto") == ("layer", [])
+    assert peer_flags.take_offload(["--enable-cpu-offload"], "auto") == ("module", [])
+    assert peer_flags.take_offload(["m"], "auto") == (None, ["m"])
+    with pytest.raises(ConfigError, match="exclude each other"):
+        peer_flags.take_offload(["--enable-cpu-offload", "--enable-layerwise-offload"], "auto")
+    with pytest.raises(ConfigError, match="exclude each other"):
+        peer_flags.take_offload(["--enable-cpu-offload"], "none")
+
+
+def test_peers_names_of_components():
+    assert peer_flags.components("dit,text_encoder,vae") == ("dit", "text", "video", "audio")
+    with pytest.raises(ConfigError, match="unet"):
+        peer_flags.components("unet")
+
+
+def test_a_peers_json_means_the_same():
+    text = '{"mode": "layer", "components": ["dit", "text_encoder"], "layer_options": {"dit": {"resident_layers": 12}}}'
+    assert peer_flags.offload_config(text) == ("layer", "dit,text_encoder", 12)
+    assert peer_flags.offload_config('{"mode": "module"}') == ("module", None, None)
+    for bad in ("[]", "{", '{"mode": "disk"}', '{"mode": "layer", "x": 1}'):
+        with pytest.raises(ConfigError, match="diffusion-offload-config"):
+            peer_flags.offload_config(bad)

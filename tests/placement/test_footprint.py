@@ -1,0 +1,167 @@
+"""Formulas against what the code allocates, and against numbers computed by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from talkies.attention import registry
+from talkies.benchmarks import forward as fw
+from talkies.benchmarks.random_dit import RandomDiT
+from talkies.kernels.select import REFERENCE
+from talkies.model.chunking import Chunking
+from talkies.model.config import DiTConfig
+from talkies.model.weights import build_dit
+from talkies.placement import footprint as fp
+from talkies.placement import refusal
+from talkies.placement.flat import FlatLayout, parameters_of
+from talkies.placement.footprint import Sizes, TextSizes, VideoSizes, Work
+from talkies.placement.layerwise import LayerwiseConfig
+from talkies.placement.quantize import QuantizeConfig, placer
+from tests.placement.alloc_meter import fused_ops, meter
+
+GIB = 2**30
+CPU = torch.device("cpu")
+FP8 = QuantizeConfig(method="fp8")
+# The 8.7 s clip of the published measurements: 58,758 rows.
+FULL = Work(
+    rows=58_758,
+    video_rows=58_032,
+    audio_rows=696,
+    text_tokens=30,
+    latent_frames=62,
+    width=1152,
+    height=832,
+    num_frames=209,
+    num_samples=348 * 800,
+    num_forwards=49,
+)
+
+
+@pytest.mark.parametrize("quantize", [QuantizeConfig(), FP8, QuantizeConfig(method="fp8", exclude=("blocks.1.*",))])
+def test_bytes_of_a_block_are_those_of_its_buffer(quantize):
+    source = RandomDiT(fw.TINY, CPU, torch.bfloat16)
+    place = placer(quantize, fw.TINY, REFERENCE, CPU)
+    dit = build_dit(source, attend=registry.create("sdpa"), adaln=False, place=place)
+    measured = tuple(FlatLayout.of(parameters_of(block)).num_bytes for block in dit.blocks)
+    assert fp.block_bytes(fw.TINY, quantize, 2) == measured
+    refiner = tuple(FlatLayout.of(parameters_of(block)).num_bytes for block in dit.token_refiner.blocks)
+    assert fp.refiner_bytes(fw.TINY, 2) == refiner
+    inside = ("blocks.", "token_refiner.blocks.")
+    top = sum(p.nbytes for name, p in dit.named_parameters() if not name.startswith(inside))
+    assert fp.top_bytes(fw.TINY, 2) == top
+
+
+def test_the_released_sizes_by_hand():
+    # 4 * 7168 * 5376 + 3 * 14336 * 5376 + 2 * 5376 + 2 * 128 parameters of two bytes; the padding is under 1 KiB.
+    body = 4 * 7168 * 5376 + 3 * 14336 * 5376 + 2 * 5376 + 2 * 128
+    (block,) = set(fp.block_bytes(DiTConfig(), QuantizeConfig(), 2))
+    assert 0 <= block - 2 * body < 1024
+    assert block == pytest.approx(771e6, rel=2e-3)  # 14 ms at 55 GB/s
+    (fp8,) = set(fp.block_bytes(DiTConfig(), FP8, 2))
+    assert fp8 == pytest.approx(block / 2, rel=1e-3)
+    text = TextSizes()
+    # q and o of 64 heads, k and v of 8, three products of 25,600, two norms, two head norms.
+    assert text.layer_parameters == 2 * 5120 * 8192 + 2 * 5120 * 1024 + 3 * 5120 * 25_600 + 2 * 5120 + 2 * 128
+    assert VideoSizes().num_layers * VideoSizes().layer_parameters == pytest.approx(2.42e9, rel=1e-2)
+
+
+def test_streamed_weights_by_hand():
+    sizes = Sizes(dit=DiTConfig(num_layers=6))
+    (block,) = set(fp.block_bytes(sizes.dit, QuantizeConfig(), 2))
+    refiner, top = sum(fp.refiner_bytes(sizes.dit, 2)), fp.top_bytes(sizes.dit, 2)
+    got = fp.dit_weights(sizes, QuantizeConfig(), LayerwiseConfig(resident=2))
+    assert got == fp.Weights(top + 2 * block, 2 * block, 4 * block + refiner)
+    assert fp.dit_weights(sizes, QuantizeConfig(), None) == fp.Weights(top + 6 * block + refiner, 0, 0)
+    layer = sizes.text.layer_parameters * 2
+    rest = sizes.text.rest_parameters * 2
+    assert fp.text_weights(sizes, "streamed") == fp.Weights(0, 2 * layer + rest, 50 * layer + rest)
+    assert fp.text_weights(sizes, "evicted") == fp.Weights(0, 50 * layer + rest, 50 * layer + rest)
+    assert fp.text_weights(sizes, "resident") == fp.Weights(50 * layer + rest, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("chunking", "expected"),
+    [
+        # 2 x the stream, h, up of 2F and swiglu's F, all rows: 2 * (4 * 5376 + 3 * 14336) bytes a row.
+        (Chunking(), 58_758 * 2 * (4 * 5376 + 3 * 14_336)),
+        # Attention is the larger one then: 2 x the stream, h, q k v and the output, and 56 float32 of the kernel.
+        (Chunking(mlp_rows=8192), 58_758 * (2 * (3 * 5376 + 4 * 7168) + 4 * 56)),
+        # Half of q, k, v, all of the output, half of the kernel's.
+        (
+            Chunking(mlp_rows=8192, head_groups=2),
+            58_758 * (2 * (3 * 5376 + 3 * 3584 + 7168 + 3584) + 4 * 28),
+        ),
+    ],
+)
+def test_activations_of_the_released_model_by_hand(chunking, expected):
+    assert fp.forward_bytes(Sizes(), 58_758, chunking) == expected
+
+
+# Wide enough for fused ops to matter, long enough for weights not to.
+WIDE = DiTConfig(
+    hidden_size=48,
+    num_layers=2,
+    num_refiner_layers=1,
+    num_attention_heads=4,
+    attention_head_dim=16,
+    ffn_dim=128,
+    in_channels=4,
+    audio_in_channels=8,
+    text_dim=32,
+    freq_dim=16,
+    time_embed_hidden_dim=32,
+    time_embed_dim=24,
+    rope_freq_dim=2,
+)
+SHAPE = fw.Shape(text=9, audio_latents=20, frames=12, height=24, width=28)
+
+
+@pytest.mark.parametrize("fp8", [False, True])
+@pytest.mark.parametrize(
+    "chunking",
+    [Chunking(), Chunking(mlp_rows=256), Chunking(mlp_rows=256, head_groups=2), Chunking(mlp_rows=128, head_groups=4)],
+)
+def test_activations_are_what_the_code_allocates(chunking, fp8):
+    """Within 8 %: what the plan promises."""
+    source = RandomDiT(WIDE, CPU, torch.float32)
+    inputs = fw.make_inputs(source, [SHAPE], CPU, torch.float32)
+    quantize = FP8 if fp8 else QuantizeConfig()
+
+    def attend(q, k, v, documents):  # a kernel: an output and its log-sum-exp
+        out = torch.empty(q.shape)
+        torch.empty(q.shape[:2])
+        return out.zero_()
+
+    seen_outside = []
+    with meter() as seen:
+        ops = fused_ops(seen)
+        place = placer(quantize, WIDE, ops, CPU)
+        dit = build_dit(source, attend=attend, ops=ops, adaln=False, place=place)
+        dit.use_chunking(chunking)
+        step = fw.Step(dit, inputs)
+        with torch.inference_mode():
+            x = step.embed()
+            seen.peak = seen.live
+            seen_outside.append(seen.live - x.nbytes)
+            x = dit.run_blocks(x, step.view, inputs.modulation)
+            measured = seen.peak - seen_outside[0]
+    predicted = fp.forward_bytes(Sizes(dit=WIDE, block_bytes=4), inputs.layout.num_rows, chunking, fp8=fp8)
+    assert predicted == pytest.approx(measured, rel=0.08)
+
+
+def test_decode_tiles_of_a_full_canvas_by_hand():
+    v = VideoSizes()
+    assert v.tiles(1344, 768) == 7 * 4
+    assert v.tile_tokens(1344, 768) == 7 * 16 * 16 + 5
+    assert v.windows(57) == 11
+    assert v.windows(62) == 12
+    assert v.tiles(112, 64) == 1
+
+
+def test_larger_requests_need_more():
+    sizes = Sizes()
+    small = refusal.shorter(FULL, 124, 124 / 209)
+    for formula in (fp.held_bytes, fp.decode_bytes, fp.sound_bytes):
+        assert formula(sizes, small) <= formula(sizes, FULL)
+    assert small.rows < FULL.rows
