@@ -35,6 +35,11 @@ def talkies(*args, cwd, limit_bytes=None, **kwargs):
     )
 
 
+def hear_ctrl_c():
+    """A shell's background job, and so its tests, ignores the signal; a child would inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.fixture(scope="module")
 def clip(tiny_folder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("cli")
@@ -151,7 +156,7 @@ def test_an_unwritable_place_is_refused_before_any_work(tiny_folder, tmp_path):
 
 def test_ctrl_c_leaves_no_broken_file(tiny_folder, tmp_path):
     command = [sys.executable, "-m", "talkies", "generate", PROMPT, "--model", str(tiny_folder), "--steps", "200"]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, preexec_fn=hear_ctrl_c)
     time.sleep(6)  # inside imports, loading or denoising: all of them must end the same way
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)

@@ -147,7 +147,14 @@ app()
 
 def test_the_process_announces_itself_serves_and_stops(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SCRIPT, "serve", "--port", "0", "--data-dir", str(tmp_path), "--log-json"]
-    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+    child = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        # a shell's background job ignores the signal, and so would its children
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # type: ignore[arg-type,return-value]
     try:
         assert child.stderr is not None
         lines = []
