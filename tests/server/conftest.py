@@ -17,7 +17,7 @@ import pytest
 from talkies.server.app import HttpServer, create_app
 from talkies.server.config import ServerConfig
 from talkies.server.coordinator import Coordinator
-from tests.server.fakes import FakeService
+from tests.server.fakes import FakeService, mp4_bytes
 
 
 @dataclass
@@ -76,3 +76,32 @@ def serving(data_dir: Path, service: FakeService | None = None, **config: Any) -
 def server(tmp_path: Path) -> Iterator[Server]:
     with serving(tmp_path) as running:
         yield running
+
+
+@pytest.fixture
+def png(tmp_path: Path) -> Path:
+    from PIL import Image
+
+    path = tmp_path / "a picture.png"
+    Image.new("RGB", (160, 96), "green").save(path)
+    return path
+
+
+@pytest.fixture
+def mp4(tmp_path: Path) -> Path:
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(mp4_bytes())
+    return path
+
+
+@pytest.fixture
+def wav(tmp_path: Path) -> Path:
+    import wave
+
+    path = tmp_path / "voice.wav"
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(16_000)
+        file.writeframes(b"\0\1" * 32_000)
+    return path

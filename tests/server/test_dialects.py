@@ -12,35 +12,6 @@ from tests.server.conftest import Server
 from tests.server.fakes import mp4_bytes
 
 
-@pytest.fixture
-def png(tmp_path: Path) -> Path:
-    from PIL import Image
-
-    path = tmp_path / "a picture.png"
-    Image.new("RGB", (160, 96), "green").save(path)
-    return path
-
-
-@pytest.fixture
-def mp4(tmp_path: Path) -> Path:
-    path = tmp_path / "clip.mp4"
-    path.write_bytes(mp4_bytes())
-    return path
-
-
-@pytest.fixture
-def wav(tmp_path: Path) -> Path:
-    import wave
-
-    path = tmp_path / "voice.wav"
-    with wave.open(str(path), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(16_000)
-        file.writeframes(b"\0\1" * 32_000)
-    return path
-
-
 def accepted(answer: Any) -> dict[str, Any]:
     assert answer.status_code == 200, answer.text
     return answer.json()

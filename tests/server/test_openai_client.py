@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import time
 import warnings
 from pathlib import Path
@@ -44,6 +45,19 @@ def test_nested_extra_params_are_honoured(client: openai.OpenAI) -> None:
     video = client.videos.create(prompt="a ball", extra_body=extra)
     raw = video.to_dict()
     assert (raw["task"], raw["seed"], raw["num_frames"]) == ("t2va", 7, 39)
+
+
+def test_a_list_of_references_keeps_its_order(client: openai.OpenAI, png: Path, wav: Path) -> None:
+    """The client sends lists of objects column by column: every type, then every uri."""
+    conditions = [
+        {"type": kind, "uri": f"data:{mime};base64," + base64.b64encode(path.read_bytes()).decode()}
+        for kind, mime, path in (("audio", "audio/wav", wav), ("image", "image/png", png))
+    ]
+    video = client.videos.create(
+        prompt="the object from picture 1 with the sound of audio 1", extra_body={"conditions": conditions}
+    )
+    raw = video.to_dict()
+    assert (raw["task"], raw["warnings"]) == ("ref2va", [])
 
 
 def test_a_file_becomes_the_first_frame(client: openai.OpenAI, tmp_path: Path) -> None:

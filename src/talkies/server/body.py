@@ -54,7 +54,7 @@ async def read_body(request: Request, *, max_part_bytes: int) -> Body:
 def fold(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """Flat form fields -> nested values. Raises ``InvalidRequest`` for a name given twice or folded two ways."""
     root: dict[str, Any] = {}
-    for name, value in pairs:
+    for name, value in _numbered(list(pairs)):
         match = _NAME.fullmatch(name)
         if not match:
             raise fields.unknown(name or "''", fields.TOP_LEVEL)
@@ -67,6 +67,41 @@ def fold(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
         else:
             _insert(root, [base, *path], value, base)
     return root
+
+
+def _numbered(pairs: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Lists of objects that come column by column get numbers: ``c[][type]`` twice, then ``c[][uri]`` twice.
+
+    So does the official OpenAI client send them; others send element by element, which :func:`_insert` folds.
+    Raises ``InvalidRequest`` if a column has a hole, for nobody can tell whose value is missing.
+    """
+    columns: dict[str, dict[str, int]] = {}
+    grouped, last = set(), ""
+    for name, _ in pairs:
+        base, separator, rest = name.partition("[][")
+        if separator:
+            column = columns.setdefault(base, {})
+            column[rest] = column.get(rest, 0) + 1
+            if name == last:
+                grouped.add(base)
+        last = name
+    for base in grouped:
+        if len(set(columns[base].values())) > 1:
+            counts = ", ".join(f"{base}[][{rest} {n}" for rest, n in columns[base].items())
+            raise InvalidRequest(
+                f"{base} comes column by column, with columns of different lengths: {counts} times",
+                hint=f"number its elements ({base}[0][..]), or send JSON",
+                param=base,
+            )
+    seen: dict[str, int] = {}
+    out = []
+    for name, value in pairs:
+        base, separator, rest = name.partition("[][")
+        if separator and base in grouped:
+            index = seen[name] = seen.get(name, -1) + 1
+            name = f"{base}[{index}][{rest}"
+        out.append((name, value))
+    return out
 
 
 def _add_reference(root: dict[str, Any], base: str, path: list[str], value: Any) -> None:
