@@ -141,8 +141,7 @@ def render(job: Job) -> tuple[np.ndarray, np.ndarray]:
     specs = specs_of(job.case.expected, job.canvas)
     rendered = world.render(specs, job.num_frames)
     wave = world.audio_for(specs, rendered.motion, job.num_frames)[0]
-    video = rendered.video_B3FHW[0].permute(1, 2, 3, 0)
-    return (video * 255).round().to(torch.uint8).contiguous().numpy(), wave.numpy()
+    return meaning_references.frames_of(rendered), wave.numpy()
 
 
 def request_of(job: Job, folder: Path) -> Any:

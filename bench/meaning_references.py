@@ -156,7 +156,7 @@ def write(reference: Reference, path_without_suffix: Path) -> Path:
         from PIL import Image
 
         path = path_without_suffix.with_suffix(".png")
-        Image.fromarray(_frames(world.render(specs, 1))[0]).save(path)
+        Image.fromarray(frames_of(world.render(specs, 1))[0]).save(path)
         return path
     num_frames = SOUND_FRAMES if reference.kind == "audio" else VIDEO_FRAMES
     rendered = world.render(specs, num_frames)
@@ -170,10 +170,11 @@ def write(reference: Reference, path_without_suffix: Path) -> Path:
     from talkies.media.encode import write_mp4
 
     path = path_without_suffix.with_suffix(".mp4")
-    write_mp4(path, _frames(rendered), samples, fps=world.FPS, sample_rate_hz=world.SAMPLE_RATE_HZ)
+    write_mp4(path, frames_of(rendered), samples, fps=world.FPS, sample_rate_hz=world.SAMPLE_RATE_HZ)
     return path
 
 
-def _frames(rendered: Any) -> np.ndarray:
+def frames_of(rendered: Any) -> np.ndarray:
+    """The first clip of a render: uint8 [F, H, W, 3]."""
     video = rendered.video_B3FHW[0].permute(1, 2, 3, 0)
     return (video * 255).round().to(torch.uint8).contiguous().numpy()

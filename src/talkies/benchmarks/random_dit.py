@@ -7,41 +7,31 @@ weights without either being kept for the other.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from talkies.model import keys
 from talkies.model.config import DiTConfig
-from talkies.model.keys import Spec
-from talkies.model.modulation import Linear
+from talkies.model.weights import NamedTensors
 
 # Scores of about this spread: attention that picks rows, as a trained model's does. With norms of one it would be a
 # mean over 58,758 rows, and no error in it could be seen.
 QK_NORM = 2.0
 
 
-class RandomDiT:
-    """A ``DiTSource`` and the AdaLN weights of the same model."""
+class RandomDiT(NamedTensors):
+    """Weights drawn by name."""
 
     def __init__(
         self, config: DiTConfig, device: torch.device, dtype: torch.dtype, *, seed: int = 0, widen: bool = False
     ) -> None:
         """``widen`` gives the values of ``dtype`` as float32: the exact model behind a rounded one."""
-        self._config, self._device, self._dtype, self._seed, self._widen = config, device, dtype, seed, widen
-        self._specs = {spec.name: spec for spec in keys.all_specs(config)}
-
-    @property
-    def config(self) -> DiTConfig:
-        return self._config
-
-    @property
-    def specs(self) -> dict[str, Spec]:
-        return self._specs
+        self.config, self._device, self._dtype, self._seed, self._widen = config, device, dtype, seed, widen
+        self.specs = {spec.name: spec for spec in keys.all_specs(config)}
 
     def tensor(self, name: str) -> Tensor:
-        spec = self._specs[name]
+        spec = self.specs[name]
         generator = torch.Generator(self._device).manual_seed(zlib.crc32(name.encode()) + self._seed)
         dtype = torch.float32 if spec.island else self._dtype
         noise = torch.randn(spec.shape, generator=generator, device=self._device, dtype=dtype)
@@ -53,24 +43,3 @@ class RandomDiT:
             centre = QK_NORM if name.endswith(("norm_q", "norm_k")) else 1.0
             tensor = noise.mul_(0.1).add_(centre)
         return tensor.float() if self._widen else tensor
-
-    def top(self, *, adaln: bool = True) -> Iterator[tuple[str, Tensor]]:
-        for spec in keys.top_specs(self._config):
-            if adaln or not spec.adaln:
-                yield spec.name, self.tensor(spec.name)
-
-    def block(self, index: int, *, adaln: bool = True) -> dict[str, Tensor]:
-        specs = keys.block_specs(self._config, "", adaln=adaln)
-        return {spec.name: self.tensor(f"blocks.{index}.{spec.name}") for spec in specs}
-
-    def time_embedder_weights(self) -> tuple[Linear, Linear]:
-        return self._linear("time_embedder.linear_1"), self._linear("time_embedder.linear_2")
-
-    def block_adaln(self, block: int) -> Linear:
-        return self._linear(f"blocks.{block}.adaln")
-
-    def output_adaln(self) -> Linear:
-        return self._linear("norm_out.linear")
-
-    def _linear(self, name: str) -> Linear:
-        return Linear(self.tensor(name + ".weight"), self.tensor(name + ".bias"))

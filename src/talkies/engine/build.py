@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import time
 from collections import OrderedDict
@@ -89,7 +88,6 @@ class Components:
 
     def give_back(self) -> None:
         """Freed memory goes to the system, as far as it takes it."""
-        gc.collect()
         give_back()
         if self.config.device.type == "cuda":
             torch.cuda.empty_cache()

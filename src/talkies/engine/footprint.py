@@ -11,9 +11,10 @@ from talkies.codecs.video import TOKENS_PER_BATCH_CPU, TOKENS_PER_BATCH_GPU
 from talkies.engine.build import MAX_TABLES, MEMO_BYTES, Components
 from talkies.engine.memory import MemoryModel, Need
 from talkies.engine.messages import WorkerOptions
-from talkies.engine.process import free_ram_bytes, rss_bytes
+from talkies.engine.process import rss_bytes
 from talkies.errors import ConfigError
 from talkies.model.config import DiTConfig
+from talkies.placement.ram import free_ram_bytes
 from talkies.request import Target, VideoRequest
 
 LOOK_EVERY_S = 5.0

@@ -30,9 +30,10 @@ from talkies.placement import footprint, hardware, measure, planner
 from talkies.placement.components import Residences
 from talkies.placement.footprint import Sizes, TextSizes, VideoSizes, Work
 from talkies.placement.hardware import Hardware
-from talkies.placement.host import free_ram_bytes, gib, raise_memlock
+from talkies.placement.host import gib, raise_memlock
 from talkies.placement.layerwise import LayerwiseConfig
 from talkies.placement.planner import Plan, Wishes
+from talkies.placement.ram import free_ram_bytes
 from talkies.request import VideoRequest, plan
 
 TYPICAL_PROMPT = "x" * 1000

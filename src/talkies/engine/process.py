@@ -1,4 +1,4 @@
-"""The memory of this process and of its machine. No torch."""
+"""The memory of this process. No torch."""
 
 from __future__ import annotations
 
@@ -10,10 +10,6 @@ from pathlib import Path
 from typing import Any
 
 PAGE_BYTES = 4096
-CGROUPS = (  # (limit, use) of the container, version 2 and 1
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-)
 
 
 def rss_bytes() -> int:
@@ -24,19 +20,6 @@ def rss_bytes() -> int:
 
 def peak_rss_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def free_ram_bytes() -> int | None:
-    """What could still be allocated without swapping, within the container's limit; None where nobody says."""
-    found = []
-    with suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                found.append(int(line.split()[1]) * 1024)
-    for limit, use in CGROUPS:
-        with suppress(OSError, ValueError):  # "max" is no number
-            found.append(max(0, int(Path(limit).read_text()) - int(Path(use).read_text())))
-    return min(found) if found else None
 
 
 def give_back() -> None:

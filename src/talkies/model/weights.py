@@ -7,6 +7,7 @@ is refused by name.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -39,7 +40,43 @@ def read_config(folder: Path) -> DiTConfig:
     return DiTConfig.from_dict(values)
 
 
-class DiTReader:
+class NamedTensors(ABC):
+    """The tensors of a DiT under our names (see ``model/keys.py``), wherever they come from.
+
+    A :class:`DiTSource`, and the AdaLN weights as ``modulation.build_table`` asks for them.
+    """
+
+    config: DiTConfig
+
+    @abstractmethod
+    def tensor(self, name: str) -> Tensor:
+        """One tensor, in the dtype it is to have."""
+
+    def top(self, *, adaln: bool = True) -> Iterator[tuple[str, Tensor]]:
+        """Tensors outside the block stack, one at a time."""
+        for spec in keys.top_specs(self.config):
+            if adaln or not spec.adaln:
+                yield spec.name, self.tensor(spec.name)
+
+    def block(self, index: int, *, adaln: bool = True) -> dict[str, Tensor]:
+        """Tensors of one block under the names of ``Block``'s state dict."""
+        specs = keys.block_specs(self.config, "", adaln=adaln)
+        return {spec.name: self.tensor(f"blocks.{index}.{spec.name}") for spec in specs}
+
+    def time_embedder_weights(self) -> tuple[Linear, Linear]:
+        return self._linear("time_embedder.linear_1"), self._linear("time_embedder.linear_2")
+
+    def block_adaln(self, block: int) -> Linear:
+        return self._linear(f"blocks.{block}.adaln")
+
+    def output_adaln(self) -> Linear:
+        return self._linear("norm_out.linear")
+
+    def _linear(self, name: str) -> Linear:
+        return Linear(self.tensor(name + ".weight"), self.tensor(name + ".bias"))
+
+
+class DiTReader(NamedTensors):
     """A checked checkpoint in either layout. Tensors come out under our names (see ``model/keys.py``).
 
     ``dtype`` is what block tensors are cast to (``None``: as stored); float32 islands are always float32.
@@ -55,7 +92,7 @@ class DiTReader:
     ) -> None:
         self.path = Path(path)
         self.files = TensorFiles(self.path)
-        self._config = config or read_config(self.path)
+        self.config = config or read_config(self.path)
         self.dtype = dtype
         layout = layout or keys.detect(self.files.keys)
         if layout is None:
@@ -64,47 +101,18 @@ class DiTReader:
                 hint="point at the transformer folder",
             )
         self.layout: Layout = layout
-        self.specs: dict[str, Spec] = {spec.name: spec for spec in keys.all_specs(self._config)}
+        self.specs: dict[str, Spec] = {spec.name: spec for spec in keys.all_specs(self.config)}
         self._check()
-
-    @property
-    def config(self) -> DiTConfig:
-        return self._config
 
     def tensor(self, name: str) -> Tensor:
         """One of our tensors, on CPU."""
         spec = self.specs[name]
         parts = [self.files.tensor(key) for key in keys.file_keys(name, self.layout)]
-        tensor = keys.join(spec, parts, self.layout, self._config)
+        tensor = keys.join(spec, parts, self.layout, self.config)
         return tensor.to(torch.float32 if spec.island else self.dtype or tensor.dtype)
 
-    def top(self, *, adaln: bool = True) -> Iterator[tuple[str, Tensor]]:
-        """Tensors outside the block stack, one at a time."""
-        for spec in keys.top_specs(self._config):
-            if adaln or not spec.adaln:
-                yield spec.name, self.tensor(spec.name)
-
-    def block(self, index: int, *, adaln: bool = True) -> dict[str, Tensor]:
-        """Tensors of one block under the names of ``Block``'s state dict."""
-        specs = keys.block_specs(self._config, "", adaln=adaln)
-        return {spec.name: self.tensor(f"blocks.{index}.{spec.name}") for spec in specs}
-
-    # AdaLN weights, as ``modulation.build_table`` asks for them.
-
-    def time_embedder_weights(self) -> tuple[Linear, Linear]:
-        return self._linear("time_embedder.linear_1"), self._linear("time_embedder.linear_2")
-
-    def block_adaln(self, block: int) -> Linear:
-        return self._linear(f"blocks.{block}.adaln")
-
-    def output_adaln(self) -> Linear:
-        return self._linear("norm_out.linear")
-
-    def _linear(self, name: str) -> Linear:
-        return Linear(self.tensor(name + ".weight"), self.tensor(name + ".bias"))
-
     def _check(self) -> None:
-        expected = keys.expected_keys(self._config, self.layout)
+        expected = keys.expected_keys(self.config, self.layout)
         found = self.files.keys
         for key in sorted(found.keys() - expected.keys()):
             raise CheckpointError(

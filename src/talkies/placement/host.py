@@ -6,7 +6,6 @@ processes; here each buffer is a mapping of its own size that is registered with
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 import resource
@@ -21,11 +20,6 @@ from talkies.errors import ConfigError, OutOfMemory
 
 SHM = Path("/dev/shm")
 _HOST_REGISTER_PORTABLE = 1
-# (limit, use) of the container, version 2 and 1
-_CGROUPS = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-)
 
 
 class HostBuffer:
@@ -132,27 +126,8 @@ def shm_too_small(num_bytes: int, why: str) -> ConfigError:
     )
 
 
-def free_ram_bytes() -> int | None:
-    """What could still be allocated without swapping, within the container's limit; ``None`` where nobody says."""
-    found = []
-    with suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                found.append(int(line.split()[1]) * 1024)
-    for limit, use in _CGROUPS:
-        with suppress(OSError, ValueError):  # "max" is no number
-            found.append(max(0, int(Path(limit).read_text()) - int(Path(use).read_text())))
-    return min(found) if found else None
-
-
 def is_unified(device: torch.device) -> bool:
     """Whether the GPU's memory is the host's: a copy on either side is then a second copy of the same memory."""
     if device.type != "cuda":
         return False
     return bool(getattr(torch.cuda.get_device_properties(device), "is_integrated", False))
-
-
-def trim_heap() -> None:
-    """Hands freed host memory to the system: glibc keeps it in its arenas."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 
 from talkies.placement import hardware
 from talkies.placement.hardware import H200, Hardware
-from talkies.placement.host import free_ram_bytes, is_unified
+from talkies.placement.host import is_unified
+from talkies.placement.ram import free_ram_bytes
 
 log = logging.getLogger(__name__)
 COPY_BYTES = 256 << 20
