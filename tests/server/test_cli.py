@@ -57,7 +57,8 @@ def test_a_vllm_omni_launch_line_starts_the_same_service(started: dict[str, Any]
     assert result.exit_code == 0, result.output
     settings = started["settings"]
     assert started["engine"]["model"] == "weights/H3"
-    assert (started["vram_budget"], started["ram_budget"], started["hang_timeout_s"]) == (3 << 29, None, 60.0)
+    engine = started["engine"]
+    assert (engine["vram_budget"], engine["ram_budget"], started["hang_timeout_s"]) == (3 << 29, None, 60.0)
     assert (started["engine"]["attention"], started["max_num_seqs"]) == ("TORCH_SDPA", 4)  # the registry's alias
     assert (settings.served_model_name, settings.api_keys) == ("MiniMax-H3", ("one", "two"))
     assert (started["engine"]["task_type"], settings.data_dir) == ("fl2va", tmp_path)

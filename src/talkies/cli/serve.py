@@ -202,8 +202,6 @@ def serve(
         max_num_seqs=max_num_seqs,
         data_dir=settings.data_dir,
         hang_timeout_s=hang_timeout_s,
-        ram_budget=engine["ram_budget"],
-        vram_budget=engine["vram_budget"],
     )
     _run(service, settings, listener, begun)
 

@@ -62,18 +62,20 @@ class RoomKeeper:
     """Looks at the memory of a worker again, not too often."""
 
     def __init__(self, components: Components, options: WorkerOptions) -> None:
-        self._components, self._options = components, options
+        self._components = components
+        # On a GPU the host's budget is the planner's affair; jobs take the device's memory.
+        name = "vram_budget" if components.config.device.type == "cuda" else "ram_budget"
+        self._budget: dict[str, int | None] = {name: getattr(options.config, name)}
         self._looked_at = 0.0
 
     def measure(self) -> MemoryModel:
         """Raises ``ConfigError`` as :func:`measure`."""
         self._looked_at = time.monotonic()
-        options = self._options
-        return measure(self._components, ram_budget=options.ram_budget, vram_budget=options.vram_budget)
+        return measure(self._components, **self._budget)
 
     def look(self) -> MemoryModel | None:
         """A new figure, if one is due and may have changed. Only while no job runs."""
-        fixed = self._options.ram_budget is not None or self._options.vram_budget is not None
+        fixed = any(budget is not None for budget in self._budget.values())
         return None if fixed or time.monotonic() - self._looked_at < LOOK_EVERY_S else self.measure()
 
 

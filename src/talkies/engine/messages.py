@@ -27,8 +27,6 @@ class WorkerOptions:
     cache_dir: Path | None = None
     save_every_s: float = 3.0  # between two saves of a running request
     preview_every_s: float = 1.0
-    ram_budget: int | None = None  # bytes of the whole worker, on a CPU
-    vram_budget: int | None = None  # the same on a GPU
 
 
 # Executor -> worker.
