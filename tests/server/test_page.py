@@ -66,7 +66,7 @@ def page(browser: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def slow_server(tmp_path: Path) -> Iterator[Server]:
-    with serving(tmp_path, FakeService(step_s=0.15)) as server:
+    with serving(tmp_path, FakeService(step_s=0.4)) as server:
         yield server
 
 
