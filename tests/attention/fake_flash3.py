@@ -14,9 +14,15 @@ class FakeFlash3:
     def __init__(self):
         self.calls = []
 
-    def flash_attn_func(self, q, k, v, q_descale=None, k_descale=None, v_descale=None):
+    def flash_attn_func(
+        self, q, k, v, softmax_scale=None, causal=False, q_descale=None, k_descale=None, v_descale=None
+    ):
         self.calls.append(("dense", q.dtype, q.shape[1], k.shape[1]))
         assert q.shape[0] == k.shape[0] == 1
+        if causal:
+            heads = [x[0].transpose(0, 1)[None].float() for x in (q, k, v)]
+            out = F.scaled_dot_product_attention(*heads, is_causal=True, scale=softmax_scale, enable_gqa=True)
+            return out.transpose(1, 2).to(torch.bfloat16), None
         return _one(q[0], k[0], v[0], q_descale, k_descale, v_descale, 0)[None], None  # some releases: a tuple
 
     def flash_attn_varlen_func(self, q, k, v, cu_q, cu_k, max_q, max_k, q_descale=None, k_descale=None, v_descale=None):

@@ -48,6 +48,10 @@ class Flash3:
         """Queries that are a part of one document's rows, against all of its keys."""
         return _first(self._dense(q_SNH[None], k_SNH[None], v_SNH[None]))[0]
 
+    def causal(self, q_SNH: Tensor, k_SMH: Tensor, v_SMH: Tensor, *, scale: float) -> Tensor:
+        """Row s of one document against keys 0 .. s, which may have fewer heads: M divides N. Returns [S, N, H]."""
+        return _first(self._dense(q_SNH[None], k_SMH[None], v_SMH[None], softmax_scale=scale, causal=True))[0]
+
 
 def _first(result: Any) -> Tensor:
     """Some releases return ``(out, lse)``."""

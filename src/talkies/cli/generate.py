@@ -45,12 +45,20 @@ def generate(
     attention: str = typer.Option("auto", envvar="TALKIES_ATTENTION", help="Attention backend."),
     kernels: str = typer.Option("auto", envvar="TALKIES_KERNELS", help="auto, triton or reference."),
     quantization: str = typer.Option("none", envvar="TALKIES_QUANTIZATION", help="none, or fp8 while loading."),
+    text_attention: str = typer.Option(
+        "sdpa", envvar="TALKIES_TEXT_ATTENTION", help="Attention of the text encoder: sdpa or fa3."
+    ),
+    text_quantization: str = typer.Option(
+        "none", envvar="TALKIES_TEXT_QUANTIZATION", help="The same of the text encoder: none or fp8."
+    ),
     offload: str = typer.Option("auto", envvar="TALKIES_OFFLOAD", help="auto, none, layer or module."),
     resident_blocks: int | None = typer.Option(None, envvar="TALKIES_RESIDENT_BLOCKS", help="DiT blocks that stay."),
     vram_budget: str | None = typer.Option(None, envvar="TALKIES_VRAM_BUDGET", help="Such as 12GiB; never passed."),
     ram_budget: str | None = typer.Option(None, envvar="TALKIES_RAM_BUDGET", help="The same of host memory."),
     quantization_exclude: list[str] = typer.Option(
-        [], envvar="TALKIES_QUANTIZATION_EXCLUDE", help="A linear that stays as it is, such as blocks.0.*; repeatable."
+        [],
+        envvar="TALKIES_QUANTIZATION_EXCLUDE",
+        help="Linears that stay as they are, such as blocks.0.* or text_encoder.layers.0.*; repeatable.",
     ),
     threads: int | None = typer.Option(None, envvar="TALKIES_THREADS", help="CPU threads; all cores when absent."),
     json: bool = typer.Option(False, "--json", help="One JSON object on the last line of stdout."),
@@ -101,6 +109,8 @@ def generate(
         attention=attention,
         kernels=kernels,
         quantization=quantization,  # type: ignore[arg-type]
+        text_attention=text_attention,
+        text_quantization=text_quantization,  # type: ignore[arg-type]
         offload=offload,  # type: ignore[arg-type]
         resident_blocks=resident_blocks,
         vram_budget=parse_bytes("vram_budget", vram_budget),

@@ -32,6 +32,7 @@ def plan(
     steps: int | None = typer.Option(None, help="Sigma points; 50 are 49 forwards."),
     keyframes: int = typer.Option(0, min=0, max=2, help="Pictures at the ends of the clip."),
     quantization: str = typer.Option("none", help="none or fp8."),
+    text_quantization: str = typer.Option("none", help="The same of the text encoder."),
     fp8_attention: bool = typer.Option(False, "--fp8-attention", help="Attention in e4m3, too."),
     resident_blocks: int | None = typer.Option(None, min=0, help="DiT blocks that stay; the fastest choice if absent."),
     vram_budget: str | None = typer.Option(None, help="Such as 12GiB; all that is free if absent."),
@@ -44,6 +45,7 @@ def plan(
     from talkies.codecs.checkpoint import find_parts, limits_of
     from talkies.engine import planning
     from talkies.engine.build import locate
+    from talkies.engine.config import EngineConfig
     from talkies.geometry import Limits
     from talkies.placement.footprint import Sizes
     from talkies.placement.planner import Wishes, make_plan
@@ -67,7 +69,13 @@ def plan(
     work = planning.work_of(request, geometry_plan(request, limits, auto_aspect=16 / 9), limits)
     machine = planning.described(gpu, vram, ram) if gpu is not None else _here(vram, ram)
     quantize = QuantizeConfig(method=quantization)  # type: ignore[arg-type]
-    wishes = Wishes(resident_blocks=resident_blocks, quantize=quantize, fp8_attention=fp8_attention)
+    text_quantize = EngineConfig(text_quantization=text_quantization).text_quantize  # type: ignore[arg-type]
+    wishes = Wishes(
+        resident_blocks=resident_blocks,
+        quantize=quantize,
+        text_quantize=text_quantize,
+        fp8_attention=fp8_attention,
+    )
     found = make_plan(sizes, work, machine, wishes)
     if json:
         from dataclasses import asdict
@@ -122,6 +130,7 @@ def _print(found: Plan, machine: Hardware) -> None:
     console.print(stages)
     settings: dict[str, Any] = {
         "precision": found.precision,
+        "text": found.text_precision,
         "buffers": layerwise.slots if layerwise else 0,
         "mlp_rows": found.chunking.mlp_rows or "all",
         "head_groups": found.chunking.head_groups,

@@ -98,6 +98,15 @@ def serve(
     ),
     kernels: str = typer.Option("auto", envvar="TALKIES_KERNELS", help="auto, triton or reference."),
     quantization: str = typer.Option("none", envvar="TALKIES_QUANTIZATION", help="none, or fp8 while loading."),
+    text_attention: str = typer.Option(
+        "sdpa", envvar="TALKIES_TEXT_ATTENTION", help="Attention of the text encoder: sdpa or fa3."
+    ),
+    text_quantization: str = typer.Option(
+        "none", envvar="TALKIES_TEXT_QUANTIZATION", help="The same of the text encoder: none or fp8."
+    ),
+    diffusion_quantization_config: str | None = typer.Option(
+        None, "--diffusion-quantization-config", help="A peer's JSON for the same: method, ignored_layers."
+    ),
     offload: str = typer.Option(
         "auto", envvar="TALKIES_OFFLOAD", help="auto (planned), none, layer or module; peers' switches are taken."
     ),
@@ -127,7 +136,9 @@ def serve(
         None, envvar="TALKIES_RAM_BUDGET", help="The same of host memory; on a CPU 90 % of what is free if absent."
     ),
     quantization_exclude: list[str] = typer.Option(
-        [], envvar="TALKIES_QUANTIZATION_EXCLUDE", help="A linear that stays as it is, such as blocks.0.*; repeatable."
+        [],
+        envvar="TALKIES_QUANTIZATION_EXCLUDE",
+        help="Linears that stay as they are, such as blocks.0.* or text_encoder.layers.0.*; repeatable.",
     ),
     threads: int | None = typer.Option(None, envvar="TALKIES_THREADS", help="CPU threads; all cores when absent."),
     hang_timeout_s: float = typer.Option(
@@ -155,6 +166,16 @@ def serve(
         offload, named, resident = peer_flags.offload_config(diffusion_offload_config)
         offload_components = named or offload_components
         resident_blocks = resident if resident is not None else resident_blocks
+    if diffusion_quantization_config is not None:
+        if (quantization, text_quantization, quantization_exclude) != ("none", "none", []):
+            raise ConfigError(
+                "--diffusion-quantization-config and --quantization, --text-quantization or --quantization-exclude "
+                "exclude each other",
+                hint="give one",
+                param="--diffusion-quantization-config",
+            )
+        quantization, text_quantization, excluded = peer_flags.quantization_config(diffusion_quantization_config)
+        quantization_exclude = list(excluded)
     mode, others = peer_flags.take_offload(arguments or [], offload)
     positional, notes = peer_flags.take(others, own)
     if positional is not None and model is not None and positional != model:
@@ -184,6 +205,8 @@ def serve(
         "attention": attention,
         "kernels": kernels,
         "quantization": quantization,
+        "text_attention": text_attention,
+        "text_quantization": text_quantization,
         "quantization_exclude": tuple(quantization_exclude),
         "threads": threads,
         "task_type": task_type,

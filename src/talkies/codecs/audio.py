@@ -92,6 +92,7 @@ class AudioVAE:
         self.config = config
         self.model = model
         self.device = device
+        self.bytes_read = 0  # stored bytes of its weights
 
     @classmethod
     def load(cls, folder: Path | str, *, device: torch.device | str = "cpu") -> AudioVAE:
@@ -111,7 +112,9 @@ class AudioVAE:
             # The same product g * v / |v| that each forward would compute again, once.
             if hasattr(module, "weight_g"):
                 nn.utils.remove_weight_norm(module)
-        return cls(config, model.requires_grad_(False).eval(), device)
+        vae = cls(config, model.requires_grad_(False).eval(), device)
+        vae.bytes_read = weights.bytes_asked
+        return vae
 
     @torch.no_grad()
     def encode(self, wave: Tensor) -> Tensor:

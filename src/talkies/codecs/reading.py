@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from talkies.errors import CheckpointError
+from talkies.model.read_ahead import ReadAhead, grouped
 from talkies.model.safetensors_files import TensorFiles
 
 
@@ -34,17 +35,40 @@ class WeightFolder:
     ``CheckpointError`` naming what is missing or damaged.
     """
 
-    def __init__(self, folder: Path, file: Path | None = None) -> None:
+    def __init__(self, folder: Path, file: Path | None = None, *, align: bool = True) -> None:
         self.folder = folder
-        self._files = TensorFiles(file or folder)
+        self._files = TensorFiles(file or folder, align=align)
 
     @property
     def keys(self) -> frozenset[str]:
         return frozenset(self._files.keys)
 
+    @property
+    def bytes_asked(self) -> int:
+        """Stored bytes of what was read."""
+        return self._files.bytes_asked
+
     def read(self, key: str) -> Tensor:
         """The stored tensor, on the CPU, in its stored dtype."""
         return self._files.tensor(key)
+
+    def peek(self, key: str) -> Tensor:
+        """The same wherever it is mapped: to look at, not to compute with."""
+        return self._files.peek(key)
+
+    def in_order(self, keys: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
+        """The tensors of ``keys`` in their order; while one is used, those after it come from the disk.
+
+        Raises ``CheckpointError`` naming the one that cannot be read.
+        """
+        entries = self._files.keys
+        groups = grouped([(key, entries[key].stop - entries[key].start) for key in keys])
+        spans = [self._files.spans(group) for group in groups]
+        ahead = ReadAhead()
+        for group, now, then in zip(groups, spans, [*spans[1:], []], strict=True):
+            ahead.begin(now, then)
+            for key in group:
+                yield key, self.read(key)
 
     def shape(self, key: str) -> tuple[int, ...]:
         """The stored shape, without reading the data."""

@@ -18,14 +18,15 @@ from torch import Tensor, nn
 from talkies.codecs.finite import require_finite
 from talkies.codecs.patches import PatchConfig
 from talkies.codecs.presentation import PixelRows, Presentation, Visual, pixel_rows, present
-from talkies.codecs.reading import WeightFolder, check_names, check_shape, read_json
+from talkies.codecs.reading import WeightFolder, read_json
+from talkies.codecs.text_attention import use_attention
+from talkies.codecs.text_linears import Fp8Linears
+from talkies.codecs.text_source import TextSource
 from talkies.codecs.tokens import FolderTokenizer
 from talkies.errors import CheckpointError, InvalidRequest
+from talkies.model.weights import assign
 
 NUM_LAYERS = 50
-# Stock keys start with "model."; early exports lack the prefix. Ours are the stock model's without it.
-_PREFIX = "model."
-_LAYER = "language_model.layers."
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -44,20 +45,31 @@ class TextEncoder:
         self.num_live_layers = num_live_layers  # of NUM_LAYERS; the others are exact identities and are skipped
         self.dtype = dtype
         self.device = device
+        self.bytes_read = 0  # stored bytes of its weights
 
     @classmethod
     def load(
-        cls, folder: Path | str, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+        cls,
+        folder: Path | str,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        weights_on: torch.device | str | None = None,
+        fp8: Fp8Linears | None = None,
+        attention: str = "sdpa",
     ) -> TextEncoder:
         """Reads a ``text_encoder/`` folder, single file or sharded, tensor by tensor.
 
         A layer whose two output matrices are all zero adds exactly nothing: it is skipped and its weights are not
-        read. Raises ``CheckpointError`` naming a key that is missing, unknown or misshapen.
+        read. ``weights_on`` is where weights are put, if whoever loads it brings them to ``device`` when they are
+        needed. ``fp8`` makes linears e4m3 one by one, so that loading needs the finished size and one linear.
+        Raises ``CheckpointError`` naming a key that is missing, unknown or misshapen.
         """
         from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLConfig
         from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLModel
 
         folder, device = Path(folder), torch.device(device)
+        home = torch.device(weights_on or device)
         raw = read_json(folder / "config.json")
         if "text_config" not in raw or "vision_config" not in raw:
             raise CheckpointError(f"{folder / 'config.json'} is not a Qwen3-VL config", param=str(folder))
@@ -74,7 +86,8 @@ class TextEncoder:
         stack = model.language_model
         stack.norm = nn.Identity()
 
-        source = _Source(WeightFolder(folder), stored_layers, str(folder))
+        weights = WeightFolder(folder, align=device.type == "cpu")
+        source = TextSource(weights, NUM_LAYERS, stored_layers, str(folder))
         expected = {key: tuple(slot.shape) for key, slot in model.state_dict().items()}
         source.check(expected)
         identities = [i for i in range(NUM_LAYERS) if source.is_identity(i)]
@@ -85,11 +98,19 @@ class TextEncoder:
         while len(stack.layers) > taps and isinstance(stack.layers[-1], PassThrough):
             del stack.layers[-1]
 
-        tensors = {key: source.read(key).to(device=device, dtype=dtype) for key in model.state_dict()}
-        model.load_state_dict(tensors, strict=True, assign=True)
-        restore_buffers(model, config, device)
+        if fp8 is not None:
+            fp8.install(model)
+        use_attention(model, attention)
+        for key, tensor in source.in_order(list(model.state_dict())):
+            placed = fp8.place(key, tensor, dtype) if fp8 is not None else None
+            made = placed or {key: tensor.to(device=home, dtype=dtype)}
+            assign(model, {name: value.to(home) for name, value in made.items()})
+        assert not any(p.is_meta for p in model.parameters())
+        restore_buffers(model, config, home)
         model.requires_grad_(False).eval()
-        return cls(model, num_live_layers=NUM_LAYERS - len(identities), dtype=dtype, device=device)
+        encoder = cls(model, num_live_layers=NUM_LAYERS - len(identities), dtype=dtype, device=device)
+        encoder.bytes_read = weights.bytes_asked
+        return encoder
 
     @torch.no_grad()
     def encode(self, presentation: Presentation, rows: PixelRows | None = None) -> TextCondition:
@@ -159,42 +180,6 @@ class PassThrough(nn.Module):
 
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         return hidden_states
-
-
-class _Source:
-    """The stored tensors under the model's own names."""
-
-    def __init__(self, weights: WeightFolder, stored_layers: int, where: str) -> None:
-        self._weights = weights
-        self._stored_layers = stored_layers
-        self._where = where
-        self._stored_as = {key.removeprefix(_PREFIX): key for key in weights.keys}
-
-    def check(self, expected: dict[str, tuple[int, ...]]) -> None:
-        """Names and shapes of everything needed; what is stored beyond it must be a part known to be unread."""
-        found = {key for key in self._stored_as if not self._is_unread(key)}
-        check_names(found, expected, self._where)
-        for key, shape in expected.items():
-            check_shape(key, self._weights.shape(self._stored_as[key]), shape, self._where)
-
-    def _is_unread(self, key: str) -> bool:
-        if key in ("lm_head.weight", "language_model.norm.weight"):
-            return True
-        number = key.removeprefix(_LAYER).split(".", 1)[0] if key.startswith(_LAYER) else ""
-        return number.isdigit() and NUM_LAYERS <= int(number) < self._stored_layers
-
-    def is_identity(self, layer: int) -> bool:
-        return not any(
-            _any_nonzero(self.read(f"{_LAYER}{layer}.{name}.weight")) for name in ("self_attn.o_proj", "mlp.down_proj")
-        )
-
-    def read(self, key: str) -> Tensor:
-        return self._weights.read(self._stored_as[key])
-
-
-def _any_nonzero(tensor: Tensor) -> bool:
-    """Looks at the first row before the whole: a trained matrix answers at once."""
-    return bool(tensor[0].any()) or bool(tensor.any())
 
 
 def restore_buffers(model: nn.Module, config: Any, device: torch.device) -> None:

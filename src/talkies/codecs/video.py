@@ -43,6 +43,7 @@ class VideoVAE:
         self.on_tile: Callable[[], object] = lambda: None  # called before each tile, or batch of them
         self.on_encoder: Callable[[nn.ModuleDict], object] = lambda encoder: None  # called when it was loaded
         self._encoder: nn.ModuleDict | None = None
+        self.bytes_read = 0  # stored bytes of the decoder's weights
 
     @classmethod
     def load(
@@ -71,12 +72,15 @@ class VideoVAE:
         with torch.device("meta"):
             decoder = ViTDecoder(config.decoder)
         decoder.compute_dtype = dtype
+        stored = _read_port(config, ("decoder.", "post_quant_conv."))
         wanted = {
             key: tensor.to(device=weights_on or device, dtype=dtype if decoder.is_low_precision(key) else torch.float32)
-            for key, tensor in vit_decoder.gather(_read_port(config, ("decoder.", "post_quant_conv."))).items()
+            for key, tensor in vit_decoder.gather(stored).items()
         }
         fill(decoder, wanted, f"{config.folder} decoder")
-        return cls(config, decoder.eval(), device)
+        vae = cls(config, decoder.eval(), device)
+        vae.bytes_read = sum(tensor.nbytes for tensor in stored.values())
+        return vae
 
     def load_encoder(self) -> None:
         """Builds and loads the encoder if that has not happened; costs an import of diffusers the first time."""

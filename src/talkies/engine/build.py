@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +23,7 @@ from talkies.codecs.text import Conditioner, TextCondition
 from talkies.codecs.tokens import FolderTokenizer
 from talkies.codecs.video import VideoVAE
 from talkies.engine.config import EMBEDDED, EngineConfig, ResolvedConfig, embedded_folder, resolve
+from talkies.engine.loading import LoadReport
 from talkies.engine.place import place_audio, place_dit, place_text, place_video
 from talkies.engine.planning import Placement, cap, decide
 from talkies.engine.process import give_back, peak_rss_bytes
@@ -40,8 +39,6 @@ from talkies.placement.components import Residency
 from talkies.placement.host import gib
 from talkies.placement.modulation_feed import pinned
 from talkies.sampling.schedule import DualSchedule
-
-log = logging.getLogger(__name__)
 
 MAX_TABLES = 8  # schedules whose modulation is kept; a released one is 0.5 GB
 MEMO_BYTES = 256 << 20
@@ -65,6 +62,7 @@ class Components:
     text: Conditioner
     audio: AudioVAE
     placement: Placement
+    loading: LoadReport
     alive: Callable[[], object] = lambda: None  # called now and then by what may take long
     residency: Residency = field(default_factory=Residency)
     _tables: OrderedDict[object, ModulationTable] = field(default_factory=OrderedDict)
@@ -75,9 +73,11 @@ class Components:
         device = self.config.device
         # The released recipe: float16 linears on a GPU.
         dtype = torch.float16 if device.type == "cuda" else torch.float32
-        vae = place_video(
-            self.parts.video_vae, self.residency, self.placement.residences.video, dtype=dtype, device=device
-        )
+        with self.loading.part("video VAE decoder") as part:
+            vae = place_video(
+                self.parts.video_vae, self.residency, self.placement.residences.video, dtype=dtype, device=device
+            )
+            part.num_bytes = vae.bytes_read
         vae.on_tile = lambda: self.alive()
         return vae
 
@@ -108,9 +108,13 @@ class Components:
         # Other rows (a keyframe's, say) add pairs to the same schedule; the larger table serves both.
         device = self.config.device
         self.residency.release()  # one AdaLN matrix is as large as a block
-        table = build_table(self.readers[partition], steps, device)
-        if device.type == "cuda":
-            table = pinned(table)
+        reader = self.readers[partition]
+        with self.loading.part(f"AdaLN of {partition}") as part:
+            before = reader.files.bytes_asked
+            table = build_table(reader, steps, device)
+            if device.type == "cuda":
+                table = pinned(table)
+            part.num_bytes = reader.files.bytes_asked - before
         self._tables[key] = table
         while len(self._tables) > MAX_TABLES:
             self._tables.popitem(last=False)
@@ -158,8 +162,13 @@ def describe(config: EngineConfig) -> tuple[Parts, Limits]:
     return narrowed(parts, limits_of(parts), config.task_type)
 
 
-def load(config: EngineConfig, *, on_stage: Callable[[str], object] = lambda stage: None) -> Components:
-    """Reads configs first, then weights; ``on_stage`` hears what comes next.
+def load(
+    config: EngineConfig,
+    *,
+    on_stage: Callable[[str], object] = lambda stage: None,
+    on_line: Callable[[str], object] = lambda line: None,
+) -> Components:
+    """Reads configs first, then weights; ``on_stage`` hears what comes next, ``on_line`` what goes into the log.
 
     Raises ``ConfigError`` or ``CheckpointError``; nothing is half-built.
     """
@@ -172,44 +181,55 @@ def load(config: EngineConfig, *, on_stage: Callable[[str], object] = lambda sta
     attend = attention.create(resolved.attention, ops)
     # The prompt's few rows pass the refiner once a request: never approximated, and no plan made for their number.
     text_attend = attention.create("sdpa")
-    log.info(
-        "attention %s, kernels %s, quantization %s on %s",
-        resolved.attention,
-        resolved.kernels,
-        resolved.quantize.method,
-        resolved.device,
+    loading = LoadReport(resolved.device, on_line)
+    loading.line(
+        f"attention {resolved.attention}, kernels {resolved.kernels}, quantization {resolved.quantize.method} "
+        f"on {resolved.device}; text encoder: attention {resolved.text_attention}, "
+        f"quantization {resolved.text_quantize.method}"
     )
-    began = time.perf_counter()
     placement = decide(config, resolved, parts, limits)
     if placement.plan is not None:
-        log.info("plan: %s", placement.plan.summary())
+        loading.line(f"plan: {placement.plan.summary()}")
     cap(resolved.device, config.vram_budget)
     residency, residences = Residency(), placement.residences
     dits, readers = {}, {}
     for partition, folder in parts.transformers.items():
         on_stage(f"weights of {partition}")
-        reader = readers[partition] = DiTReader(folder, dtype=resolved.dtype)
-        dit = place_dit(
-            reader,
-            resolved.device,
-            residency,
-            group=f"dit.{partition}",
-            attend=attend,
-            text_attend=text_attend,
-            ops=ops,
-            quantize=resolved.quantize,
-            layerwise=residences.dit,
-        )
+        with loading.part(f"DiT {partition}") as part:
+            # Where a tensor lies decides the last bits of a CPU's products; on the way to a GPU it is a copy more.
+            reader = readers[partition] = DiTReader(folder, dtype=resolved.dtype, align=resolved.device.type == "cpu")
+            dit = place_dit(
+                reader,
+                resolved.device,
+                residency,
+                group=f"dit.{partition}",
+                attend=attend,
+                text_attend=text_attend,
+                ops=ops,
+                quantize=resolved.quantize,
+                layerwise=residences.dit,
+            )
+            part.num_bytes = reader.files.bytes_asked
         dit.use_chunking(placement.chunking)
         dits[partition] = dit
     on_stage("text encoder")
-    encoder = place_text(parts.text_encoder, residency, residences.text, dtype=resolved.dtype, device=resolved.device)
-    log.info(
-        "DiT and text encoder loaded in %.1f s, %s of weights in pinned host memory",
-        time.perf_counter() - began,
-        gib(residency.host_bytes),
-    )
+    with loading.part("text encoder") as part:
+        encoder = place_text(
+            parts.text_encoder,
+            residency,
+            residences.text,
+            dtype=resolved.dtype,
+            device=resolved.device,
+            ops=ops,
+            quantize=resolved.text_quantize,
+            attention=resolved.text_attention,
+        )
+        part.num_bytes = encoder.bytes_read
     on_stage("audio VAE")
+    with loading.part("audio VAE") as part:
+        audio = place_audio(parts.audio_vae, residency, residences.audio, device=resolved.device)
+        part.num_bytes = audio.bytes_read
+    loading.line(f"weights loaded: {loading.total()}; {gib(residency.host_bytes)} stay in host memory for the device")
     return Components(
         config=resolved,
         limits=limits,
@@ -220,7 +240,8 @@ def load(config: EngineConfig, *, on_stage: Callable[[str], object] = lambda sta
         dits=dits,
         readers=readers,
         text=Conditioner(FolderTokenizer.load(parts.tokenizer), PatchConfig.load(parts.processor), encoder),
-        audio=place_audio(parts.audio_vae, residency, residences.audio, device=resolved.device),
+        audio=audio,
         placement=placement,
+        loading=loading,
         residency=residency,
     )

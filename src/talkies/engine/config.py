@@ -11,12 +11,13 @@ from typing import Literal
 import torch
 
 from talkies.attention import registry as attention
+from talkies.codecs.text_attention import TEXT_ATTENTION
 from talkies.errors import ConfigError
 from talkies.kernels import select
 from talkies.model.chunking import Chunking
 from talkies.placement.components import COMPONENTS
 from talkies.placement.layerwise import LayerwiseConfig
-from talkies.placement.quantize import QuantizeConfig
+from talkies.placement.quantize import METHODS, TEXT_PREFIX, QuantizeConfig
 
 EMBEDDED = "h3-tiny"
 
@@ -31,7 +32,9 @@ class EngineConfig:
     attention: str = "auto"  # see attention/registry.py; peers' names are taken
     kernels: str = "auto"  # reference or triton
     quantization: Literal["none", "fp8"] = "none"  # of the DiT's linears, while they are loaded
-    quantization_exclude: tuple[str, ...] = ()  # linears that stay as they are, such as blocks.0.*
+    text_attention: str = "sdpa"  # of the text encoder's decoder layers: sdpa or fa3
+    text_quantization: Literal["none", "fp8"] = "none"  # the same of their linears
+    quantization_exclude: tuple[str, ...] = ()  # linears that stay: blocks.0.*, text_encoder.layers.0.*
     mlp_rows: int | None = None  # rows that go through a feed-forward at a time; all when absent
     head_groups: int = 1  # turns in which attention computes its heads
     offload: Literal["auto", "none", "layer", "module"] = "auto"  # auto plans on a GPU; on a CPU all is resident
@@ -51,6 +54,19 @@ class EngineConfig:
             )
         # Built to be refused now and not when the weights are there.
         QuantizeConfig(method=self.quantization, exclude=self.quantization_exclude)
+        if self.text_quantization not in METHODS:
+            raise ConfigError(
+                f"text_quantization={self.text_quantization!r} is unknown",
+                hint="use none or fp8",
+                param="text_quantization",
+            )
+        for option, quantize in (("quantization", self.quantize), ("text_quantization", self.text_quantize)):
+            if quantize.exclude and quantize.method == "none":
+                raise ConfigError(
+                    f"quantization_exclude={quantize.exclude[0]!r} excludes a linear, but {option} is none",
+                    hint=f"leave it out, or set {option}=fp8",
+                    param="quantization_exclude",
+                )
         Chunking(mlp_rows=self.mlp_rows, head_groups=self.head_groups)
         LayerwiseConfig(resident=self.resident_blocks or 0)
         if self.offload not in ("auto", "none", "layer", "module"):
@@ -83,7 +99,15 @@ class EngineConfig:
 
     @property
     def quantize(self) -> QuantizeConfig:
-        return QuantizeConfig(method=self.quantization, exclude=self.quantization_exclude)
+        """Of the DiT."""
+        exclude = tuple(p for p in self.quantization_exclude if not p.startswith(TEXT_PREFIX))
+        return QuantizeConfig(method=self.quantization, exclude=exclude)
+
+    @property
+    def text_quantize(self) -> QuantizeConfig:
+        """Of the text encoder: exclusions that begin with its name."""
+        exclude = tuple(p for p in self.quantization_exclude if p.startswith(TEXT_PREFIX))
+        return QuantizeConfig(method=self.text_quantization, exclude=exclude)
 
     @property
     def chunking(self) -> Chunking:
@@ -98,6 +122,8 @@ class ResolvedConfig:
     attention: str
     kernels: str
     quantize: QuantizeConfig
+    text_attention: str
+    text_quantize: QuantizeConfig
     chunking: Chunking
     threads: int
 
@@ -117,9 +143,32 @@ def resolve(config: EngineConfig) -> ResolvedConfig:
         attention=attention.resolve(config.attention, device, dtype),
         kernels=select.automatic(device) if config.kernels == "auto" else config.kernels,
         quantize=config.quantize,
+        text_attention=_text_attention(config, device, dtype),
+        text_quantize=config.text_quantize,
         chunking=config.chunking,
         threads=cores if config.threads == "auto" else config.threads,
     )
+
+
+def _text_attention(config: EngineConfig, device: torch.device, dtype: torch.dtype) -> str:
+    """The one place that decides how the text encoder attends and whether it can run as it is told."""
+    name = attention.ALIASES.get(config.text_attention, config.text_attention)
+    if name not in TEXT_ATTENTION:
+        raise ConfigError(
+            f"text_attention={name!r} is unknown", hint="use " + " or ".join(TEXT_ATTENTION), param="text_attention"
+        )
+    reason = attention.why_not(name, attention.Machine.of(device, dtype))
+    if reason is not None:
+        raise ConfigError(
+            f"text_attention={name} cannot run here: {reason}", hint="use text_attention=sdpa", param="text_attention"
+        )
+    if config.text_quantization == "fp8" and device.type == "cuda" and dtype != torch.bfloat16:
+        raise ConfigError(
+            f"text_quantization=fp8 computes in bfloat16 on a GPU, and dtype is {str(dtype).removeprefix('torch.')}",
+            hint="use dtype=bfloat16, or text_quantization=none",
+            param="text_quantization",
+        )
+    return name
 
 
 def _device(name: str) -> torch.device:

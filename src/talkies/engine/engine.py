@@ -43,6 +43,8 @@ class Engine:
         attention: str = "auto",
         kernels: str = "auto",
         quantization: str = "none",
+        text_attention: str = "sdpa",
+        text_quantization: str = "none",
         threads: int | None = None,
     ) -> Engine:
         """Load a folder or hub id; the embedded checkpoint when ``model`` is None.
@@ -57,6 +59,8 @@ class Engine:
                 attention=attention,
                 kernels=kernels,
                 quantization=quantization,  # type: ignore[arg-type]
+                text_attention=text_attention,
+                text_quantization=text_quantization,  # type: ignore[arg-type]
                 threads="auto" if threads is None else threads,
             )
         )

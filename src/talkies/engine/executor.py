@@ -22,7 +22,20 @@ from talkies.engine.ledger import Ledger
 from talkies.engine.lifeline import HANG_TIMEOUT_S, MAX_FAILED_STARTS, Starts, Watch
 from talkies.engine.link import Bell, Link
 from talkies.engine.memory import MemoryModel, check_fits
-from talkies.engine.messages import At, Beat, Fatal, Hello, Learned, Loading, Message, Ready, Room, Stats, WorkerOptions
+from talkies.engine.messages import (
+    At,
+    Beat,
+    Fatal,
+    Hello,
+    Learned,
+    Line,
+    Loading,
+    Message,
+    Ready,
+    Room,
+    Stats,
+    WorkerOptions,
+)
 from talkies.engine.service import Job, JobEvent, OnEvent, ServiceInfo
 from talkies.engine.totals import Totals
 from talkies.errors import NotReady, TalkiesError, WorkerDied, WorkerHung
@@ -246,6 +259,8 @@ class Executor:
             case Loading(stage=stage):
                 self._stage = stage
                 log.info("loading: %s", stage)
+            case Line(text=text):
+                log.info("worker: %s", text)
             case Room(memory=memory):
                 self._memory = memory
             case Ready(cost=cost, memory=memory):

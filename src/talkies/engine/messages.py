@@ -71,6 +71,13 @@ class Loading:
 
 
 @dataclass(frozen=True, slots=True)
+class Line:
+    """For the log: a worker has none of its own."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ready:
     cost: CostModel
     memory: MemoryModel | None = None
@@ -117,4 +124,4 @@ class Fatal:
 
 
 Command: TypeAlias = Submit | Cancel | Pause | Stop
-Message: TypeAlias = Hello | Loading | Ready | Room | Learned | At | Beat | Stats | Fatal | JobEvent
+Message: TypeAlias = Hello | Loading | Line | Ready | Room | Learned | At | Beat | Stats | Fatal | JobEvent

@@ -3,8 +3,8 @@ the scheduler's affair; nothing here keeps state between calls but what it is ha
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -42,6 +42,13 @@ class Encoded:
     conditions: tuple[LayoutCondition, ...] = ()
     visual_latents: tuple[Tensor, ...] = ()
     audio_rows: tuple[Tensor, ...] = ()
+    refined: list[Tensor] = field(default_factory=list)  # what the DiT's refiner made of the text, by the first pack
+
+    def refined_text(self, refine: Callable[[Tensor], Tensor]) -> Tensor:
+        """Rows [L, D]: one pass of the refiner, however many outputs the request has."""
+        if not self.refined:
+            self.refined.append(refine(self.text.states))
+        return self.refined[0]
 
 
 def prepare(components: Components, request: VideoRequest, access: MediaAccess | None = None) -> Prepared:
@@ -155,8 +162,12 @@ def pack(components: Components, encoded: Encoded, *, output: int = 0, noise: No
         video_row_dim=config.video_row_dim,
         audio_channels=config.audio_in_channels,
     ).to(device)
-    components.residency.enter(f"dit.{partition}.refiner")
-    refined_text = dit.refine_text(encoded.text.states.to(device))
+
+    def refine(states_LT: Tensor) -> Tensor:
+        components.residency.enter(f"dit.{partition}.refiner")
+        return dit.refine_text(states_LT.to(device))
+
+    refined_text = encoded.refined_text(refine)
     step_cache = step_caches.create("off")
     step_cache.begin(layout, schedule.num_forwards)
     video_rows, audio_rows = anchors.assemble(noise.video_rows.to(device), noise.audio_rows.to(device))

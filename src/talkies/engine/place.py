@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from talkies.attention.base import Attend
 from talkies.codecs.audio import AudioVAE
-from talkies.codecs.text import TextEncoder
+from talkies.codecs.text import NUM_LAYERS, TextEncoder
+from talkies.codecs.text_linears import Fp8Linears
 from talkies.codecs.video import VideoVAE
 from talkies.kernels.select import Ops
 from talkies.model.dit import PackedDiT
@@ -18,7 +18,7 @@ from talkies.model.weights import DiTSource, Place, as_it_is, build_dit
 from talkies.placement.components import Residency, evict, move_buffers, stream_component
 from talkies.placement.host import HostBuffer
 from talkies.placement.layerwise import LayerwiseConfig, stream, streamed_positions, to_host
-from talkies.placement.quantize import QuantizeConfig, placer
+from talkies.placement.quantize import TEXT_PREFIX, QuantizeConfig, check_device, placer, quantized_text_names
 
 
 def place_dit(
@@ -80,12 +80,31 @@ def _past_the_device(place: Place, streamed: set[str]) -> Place:
     return choose
 
 
-def place_text(folder: Path, residency: Residency, where: str, *, dtype: torch.dtype, device: torch.device) -> Any:
-    """The text encoder (group ``text``)."""
+def place_text(
+    folder: Path,
+    residency: Residency,
+    where: str,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    ops: Ops,
+    quantize: QuantizeConfig,
+    attention: str,
+) -> TextEncoder:
+    """The text encoder (group ``text``). What is quantised is quantised on the device, wherever it lives after."""
+    names = quantized_text_names(quantize, NUM_LAYERS)
+    if names and device.type == "cuda":
+        check_device(device, "text_quantization")
+    encoder = TextEncoder.load(
+        folder,
+        dtype=dtype,
+        device=device,
+        weights_on=None if where == "resident" else "cpu",
+        fp8=Fp8Linears(names={n.removeprefix(TEXT_PREFIX) for n in names}, ops=ops, device=device) if names else None,
+        attention=attention,
+    )
     if where == "resident":
-        return TextEncoder.load(folder, dtype=dtype, device=device)
-    encoder = TextEncoder.load(folder, dtype=dtype, device="cpu")
-    encoder.device = device
+        return encoder
     stacks = []
     if where == "streamed":
         stacks = [list(encoder.model.language_model.layers)]

@@ -148,7 +148,8 @@ def decide(config: EngineConfig, resolved: ResolvedConfig, parts: Parts, limits:
     asks = on_gpu and (fixed is None or config.vram_budget is not None)
     if not asks:
         if config.ram_budget is not None:
-            _check_ram(config.ram_budget, sizes_of(parts, on_gpu=on_gpu, dtype=resolved.dtype), typical_work(limits))
+            sizes = sizes_of(parts, on_gpu=on_gpu, dtype=resolved.dtype)
+            _check_ram(config.ram_budget, sizes, typical_work(limits), resolved)
         return Placement(residences=fixed or Residences(), chunking=resolved.chunking)
     sizes = sizes_of(parts, on_gpu=on_gpu, dtype=resolved.dtype)
     machine = machine_of(resolved.device, config.vram_budget, config.ram_budget)
@@ -158,6 +159,7 @@ def decide(config: EngineConfig, resolved: ResolvedConfig, parts: Parts, limits:
         residences=fixed,
         chunking=stated,
         quantize=resolved.quantize,
+        text_quantize=resolved.text_quantize,
         fp8_attention="fp8" in resolved.attention,
     )
     found = planner.make_plan(sizes, typical_work(limits), machine, wishes)
@@ -214,11 +216,11 @@ def described(text: str, vram_budget: int | None, ram_budget: int | None) -> Har
     return hardware.parse(text).with_budgets(vram_budget, ram_budget)
 
 
-def _check_ram(budget: int, sizes: Sizes, work: Work) -> None:
+def _check_ram(budget: int, sizes: Sizes, work: Work, resolved: ResolvedConfig) -> None:
     """On a CPU all is host memory: weights once and the largest stage."""
     parts = (
-        footprint.dit_weights(sizes, planner.Wishes().quantize, None),
-        footprint.text_weights(sizes, "resident"),
+        footprint.dit_weights(sizes, resolved.quantize, None),
+        footprint.text_weights(sizes, "resident", quantize=resolved.text_quantize),
         footprint.video_weights(sizes, "resident"),
         footprint.audio_weights(sizes, "resident"),
     )

@@ -26,6 +26,7 @@ from talkies.engine.messages import (
     Command,
     Hello,
     Learned,
+    Line,
     Loading,
     Message,
     Pause,
@@ -68,7 +69,11 @@ class Worker:
     def load(self) -> None:
         """Says what it is, loads, warms up, says that it is ready. Raises ``TalkiesError``."""
         self._send(Hello(describe(self._options)))
-        self._components = build.load(self._options.config, on_stage=lambda stage: self._send(Loading(stage)))
+        self._components = build.load(
+            self._options.config,
+            on_stage=lambda stage: self._send(Loading(stage)),
+            on_line=lambda text: self._send(Line(text)),
+        )
         self._send(Loading("warm-up"))
         self._batcher = Batcher(self._components)
         self._cost = warm_up(self._components)

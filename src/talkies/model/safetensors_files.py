@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from talkies.errors import CheckpointError
+from talkies.model.read_ahead import Span
 
 DTYPES = {
     "F64": torch.float64,
@@ -35,16 +36,26 @@ MAX_HEADER_BYTES = 100_000_000
 
 
 class Entry(NamedTuple):
+    """``start .. stop``: where its bytes lie in ``file``."""
+
     file: Path
     shape: tuple[int, ...]
     dtype: torch.dtype
+    start: int
+    stop: int
 
 
 class TensorFiles:
-    """The tensors of a path. Files open once, memory-mapped, when their first tensor is asked for."""
+    """The tensors of a path. Files open once, memory-mapped, when their first tensor is asked for.
 
-    def __init__(self, path: Path | str) -> None:
+    ``align=False`` is for tensors that go on to a GPU: where they lie on the CPU means nothing there, and aligning
+    copies.
+    """
+
+    def __init__(self, path: Path | str, *, align: bool = True) -> None:
         self.path = Path(path)
+        self._align = align
+        self.bytes_asked = 0  # stored bytes of the tensors that were handed out
         self.keys: dict[str, Entry] = {}
         self._open: dict[Path, Any] = {}
         for file in weight_files(self.path):
@@ -56,16 +67,27 @@ class TensorFiles:
     def file_of(self, key: str) -> Path:
         return self.keys[key].file
 
+    def spans(self, keys: Iterable[str]) -> list[Span]:
+        """Where tensors lie, for a :class:`ReadAhead`."""
+        return [Span(key, self.keys[key].file, self.keys[key].start, self.keys[key].stop) for key in keys]
+
     def tensor(self, key: str) -> Tensor:
         """On CPU, memory-mapped privately: writing to it leaves the file alone.
 
         Raises ``CheckpointError`` for a damaged file.
         """
+        tensor = self.peek(key)
+        self.bytes_asked += tensor.nbytes
+        return aligned(tensor) if self._align else tensor
+
+    def peek(self, key: str) -> Tensor:
+        """The same wherever it is mapped, not counted as read: to look at, not to compute with."""
         file = self.keys[key].file
         try:
             if file not in self._open:
                 self._open[file] = safe_open(file, framework="pt", device="cpu")
-            return aligned(self._open[file].get_tensor(key))
+            tensor: Tensor = self._open[file].get_tensor(key)
+            return tensor
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{file}: {key!r} cannot be read: {error}", param=key) from None
 
@@ -118,6 +140,7 @@ def _indexed(index: Path) -> list[Path]:
 def read_header(file: Path) -> dict[str, Entry]:
     """Names, shapes and dtypes of one file, checked against its size; raises ``CheckpointError`` if it is damaged."""
     header, data_bytes = raw_header(file)
+    base = file.stat().st_size - data_bytes
     entries: dict[str, Entry] = {}
     with _damaged(file):
         for key, value in header.items():
@@ -127,7 +150,7 @@ def read_header(file: Path) -> dict[str, Entry]:
             start, stop = value["data_offsets"]
             if not 0 <= start <= stop <= data_bytes or stop - start != prod(shape) * dtype.itemsize:
                 raise ValueError(f"{key!r} spans bytes {start}..{stop} of {data_bytes}")
-            entries[key] = Entry(file, shape, dtype)
+            entries[key] = Entry(file, shape, dtype, base + start, base + stop)
     return entries
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -23,6 +23,7 @@ from talkies.model.config import DiTConfig
 from talkies.model.dit import PackedDiT
 from talkies.model.keys import Layout, Spec
 from talkies.model.modulation import Linear
+from talkies.model.read_ahead import ReadAhead, Span
 from talkies.model.safetensors_files import TensorFiles
 
 
@@ -80,7 +81,8 @@ class DiTReader(NamedTensors):
     """A checked checkpoint in either layout. Tensors come out under our names (see ``model/keys.py``).
 
     ``dtype`` is what block tensors are cast to (``None``: as stored); float32 islands are always float32.
-    ``layout`` is found from the keys, except ``Layout.REPACKED``, which looks like the original.
+    ``layout`` is found from the keys, except ``Layout.REPACKED``, which looks like the original. Blocks come from the
+    disk one ahead of the reader, and so do AdaLN matrices; ``align`` as for :class:`TensorFiles`.
     """
 
     def __init__(
@@ -89,9 +91,12 @@ class DiTReader(NamedTensors):
         config: DiTConfig | None = None,
         dtype: torch.dtype | None = None,
         layout: Layout | None = None,
+        *,
+        align: bool = True,
     ) -> None:
         self.path = Path(path)
-        self.files = TensorFiles(self.path)
+        self.files = TensorFiles(self.path, align=align)
+        self._ahead = ReadAhead()
         self.config = config or read_config(self.path)
         self.dtype = dtype
         layout = layout or keys.detect(self.files.keys)
@@ -110,6 +115,32 @@ class DiTReader(NamedTensors):
         parts = [self.files.tensor(key) for key in keys.file_keys(name, self.layout)]
         tensor = keys.join(spec, parts, self.layout, self.config)
         return tensor.to(torch.float32 if spec.island else self.dtype or tensor.dtype)
+
+    def top(self, *, adaln: bool = True) -> Iterator[tuple[str, Tensor]]:
+        names = [spec.name for spec in keys.top_specs(self.config) if adaln or not spec.adaln]
+        self._ahead.begin(self._spans(names), self._spans(self._block_names(0, adaln=adaln)))
+        return super().top(adaln=adaln)
+
+    def block(self, index: int, *, adaln: bool = True) -> dict[str, Tensor]:
+        now, then = (self._spans(self._block_names(i, adaln=adaln)) for i in (index, index + 1))
+        self._ahead.begin(now, then)
+        return super().block(index, adaln=adaln)
+
+    def block_adaln(self, block: int) -> Linear:
+        now, then = (self._spans(self._adaln_names(i)) for i in (block, block + 1))
+        self._ahead.begin(now, then)
+        return super().block_adaln(block)
+
+    def _block_names(self, index: int, *, adaln: bool) -> list[str]:
+        if index >= self.config.num_layers:
+            return []
+        return [f"blocks.{index}.{spec.name}" for spec in keys.block_specs(self.config, "", adaln=adaln)]
+
+    def _adaln_names(self, index: int) -> list[str]:
+        return [f"blocks.{index}.adaln.{leaf}" for leaf in ("weight", "bias") if index < self.config.num_layers]
+
+    def _spans(self, names: Iterable[str]) -> list[Span]:
+        return self.files.spans(key for name in names for key in keys.file_keys(name, self.layout))
 
     def _check(self) -> None:
         expected = keys.expected_keys(self.config, self.layout)

@@ -53,9 +53,13 @@ class FlatLayout:
     def pack(self, tensors: Mapping[str, Tensor], flat: Tensor) -> None:
         """Copies ``tensors``, wherever they are, into ``flat``."""
         for name, view in self.views(flat).items():
-            if view.numel():
-                # As bytes: not every device copies e4m3 as numbers.
-                _as_bytes(view).copy_(_as_bytes(tensors[name].detach().contiguous()))
+            copy_bytes(tensors[name].detach(), view)
+
+
+def copy_bytes(tensor: Tensor, view: Tensor) -> None:
+    """``tensor`` into ``view`` of its shape and dtype, as bytes: not every device copies e4m3 as numbers."""
+    if view.numel():
+        _as_bytes(view).copy_(_as_bytes(tensor.contiguous()))
 
 
 def parameters_of(module: nn.Module, names: Collection[str] | None = None) -> dict[str, Tensor]:

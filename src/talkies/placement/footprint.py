@@ -15,7 +15,13 @@ from talkies.model import keys
 from talkies.model.chunking import Chunking
 from talkies.model.config import DiTConfig
 from talkies.placement.layerwise import LayerwiseConfig, streamed_positions
-from talkies.placement.quantize import QuantizeConfig, quantized_names
+from talkies.placement.quantize import (
+    TEXT_LINEARS,
+    TEXT_PREFIX,
+    QuantizeConfig,
+    quantized_names,
+    quantized_text_names,
+)
 
 WORKSPACE = 96 << 20  # cuBLAS (32 MiB on Hopper) and what other libraries keep in the allocator
 
@@ -35,9 +41,27 @@ class TextSizes:
     vision_width: int = 1152
 
     @property
+    def linears(self) -> dict[str, tuple[int, int]]:
+        """(outputs, inputs) of a layer's products, by the names of ``quantize.TEXT_LINEARS``."""
+        queries, keys_ = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        shapes = (
+            (queries, self.width),
+            (keys_, self.width),
+            (keys_, self.width),
+            (self.width, queries),
+            (self.inner, self.width),
+            (self.inner, self.width),
+            (self.width, self.inner),
+        )
+        return dict(zip(TEXT_LINEARS, shapes, strict=True))
+
+    @property
+    def norm_parameters(self) -> int:
+        return 2 * self.width + 2 * self.head_dim
+
+    @property
     def layer_parameters(self) -> int:
-        attention = 2 * self.width * (self.num_heads + self.num_kv_heads) * self.head_dim + 2 * self.head_dim
-        return attention + 3 * self.width * self.inner + 2 * self.width
+        return sum(map(prod, self.linears.values())) + self.norm_parameters
 
     @property
     def rest_parameters(self) -> int:
@@ -187,10 +211,24 @@ def dit_weights(sizes: Sizes, quantize: QuantizeConfig, layerwise: LayerwiseConf
     return Weights(n * (top + resident), visiting, n * host)
 
 
-def text_weights(sizes: Sizes, where: str, slots: int = 2) -> Weights:
+@cache
+def text_layer_bytes(text: TextSizes, quantize: QuantizeConfig, size: int) -> tuple[int, ...]:
+    """Of each decoder layer; an e4m3 linear has a float32 scale an output besides."""
+    chosen = quantized_text_names(quantize, text.num_layers)
+    return tuple(
+        text.norm_parameters * size
+        + sum(
+            prod(shape) + 4 * shape[0] if f"{TEXT_PREFIX}layers.{i}.{name}" in chosen else prod(shape) * size
+            for name, shape in text.linears.items()
+        )
+        for i in range(text.num_layers)
+    )
+
+
+def text_weights(sizes: Sizes, where: str, slots: int = 2, quantize: QuantizeConfig | None = None) -> Weights:
     t, size = sizes.text, sizes.block_bytes
-    layer, rest = t.layer_parameters * size, t.rest_parameters * size
-    return _weights(where, layer, t.num_layers, rest, slots)
+    layers, rest = text_layer_bytes(t, quantize or QuantizeConfig(), size), t.rest_parameters * size
+    return _weights(where, max(layers), t.num_layers, rest, slots, whole=sum(layers) + rest)
 
 
 def video_weights(sizes: Sizes, where: str, slots: int = 2) -> Weights:
@@ -202,8 +240,9 @@ def audio_weights(sizes: Sizes, where: str) -> Weights:
     return _weights(where, 0, 0, 4 * sizes.audio_parameters, 1)
 
 
-def _weights(where: str, layer: int, num_layers: int, rest: int, slots: int) -> Weights:
-    whole = num_layers * layer + rest
+def _weights(where: str, layer: int, num_layers: int, rest: int, slots: int, whole: int | None = None) -> Weights:
+    """``layer`` is the largest one; ``whole`` is for layers that differ."""
+    whole = num_layers * layer + rest if whole is None else whole
     if where == "resident":
         return Weights(whole, 0, 0)
     if where == "evicted" or num_layers <= slots:
@@ -265,10 +304,11 @@ def table_bytes(sizes: Sizes, work: Work) -> int:
     return table + 2 * (c.time_embed_dim + 1) * c.adaln_out_features * e
 
 
-def encode_bytes(sizes: Sizes, work: Work) -> int:
-    """Text of ``text_tokens``; a layer of transformers keeps about ten widths and three inner ones."""
+def encode_bytes(sizes: Sizes, work: Work, *, fp8: bool = False) -> int:
+    """Text of ``text_tokens``; a layer of transformers keeps about ten widths and three inner ones. With ``fp8`` the
+    e4m3 copy of the widest product's input besides."""
     t = sizes.text
-    return work.text_tokens * sizes.block_bytes * (10 * t.width + 3 * t.inner)
+    return work.text_tokens * (sizes.block_bytes * (10 * t.width + 3 * t.inner) + (t.inner + 4 if fp8 else 0))
 
 
 def decode_bytes(sizes: Sizes, work: Work) -> int:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from talkies.errors import ConfigError
-from talkies.placement.flat import FlatLayout, parameters_of
+from talkies.placement.flat import FlatLayout, copy_bytes, parameters_of
 from talkies.placement.host import HostBuffer
 from talkies.placement.lanes import Lane, lane_for
 
@@ -225,12 +225,19 @@ class Streamed:
 
 def to_host(module: nn.Module, *, pin: bool, names: Collection[str] | None = None) -> HostBuffer:
     """Moves a module's parameters (those of ``names``) into one host buffer, from wherever they are; they become
-    views of it."""
-    tensors = parameters_of(module, names)
-    layout = FlatLayout.of(tensors)
-    buffer = HostBuffer.private(layout.num_bytes, pin=pin)
-    layout.pack(tensors, buffer.flat)
-    rebind(module, layout, list(layout.views(buffer.flat).values()))
+    views of it.
+
+    One tensor at a time, and the buffer is locked last, when all its pages are written: host memory holds the module
+    once, and one tensor besides.
+    """
+    layout = FlatLayout.of(parameters_of(module, names))
+    buffer = HostBuffer.private(layout.num_bytes, pin=False)
+    views = layout.views(buffer.flat)
+    for field, (owner, leaf) in zip(layout.fields, _owners(module, layout), strict=True):
+        copy_bytes(owner[leaf].detach(), views[field.name])
+        owner[leaf] = nn.Parameter(views[field.name], requires_grad=False)
+    if pin:
+        buffer.pin()
     return buffer
 
 

@@ -45,6 +45,7 @@ class Wishes:
     residences: Residences | None = None
     chunking: Chunking | None = None
     quantize: QuantizeConfig = field(default_factory=QuantizeConfig)
+    text_quantize: QuantizeConfig = field(default_factory=QuantizeConfig)
     fp8_attention: bool = False
     slots: int = 2
 
@@ -74,6 +75,7 @@ class Plan:
     residences: Residences
     chunking: Chunking
     precision: str
+    text_precision: str
     num_blocks: int
     components: tuple[Component, ...]
     stages: tuple[Stage, ...]
@@ -105,6 +107,7 @@ class Plan:
         places = ", ".join(f"{c.name} {c.where}" for c in self.components)
         return (
             f"{places}; {self.resident_blocks} of {self.num_blocks} blocks resident, {self.precision}, "
+            f"text {self.text_precision}, "
             f"mlp_rows {self.chunking.mlp_rows}, head_groups {self.chunking.head_groups}, "
             f"peak {gib(self.peak_bytes)}, host {gib(self.host_bytes)}, forward {self.forward_s:.2f} s"
         )
@@ -113,6 +116,7 @@ class Plan:
         """For ``--json``: bytes and seconds in the names."""
         return {
             "precision": self.precision,
+            "text_precision": self.text_precision,
             "resident_blocks": self.resident_blocks,
             "num_blocks": self.num_blocks,
             "slots": 0 if self.residences.dit is None else self.residences.dit.slots,
@@ -143,7 +147,9 @@ def price(
     fp8 = q.method == "fp8"
     dit = fp.dit_weights(sizes, q, r.dit)
     slots = wishes.slots
-    text, video = fp.text_weights(sizes, r.text, slots), fp.video_weights(sizes, r.video, slots)
+    fp8_text = wishes.text_quantize.method == "fp8"
+    text = fp.text_weights(sizes, r.text, slots, wishes.text_quantize)
+    video = fp.video_weights(sizes, r.video, slots)
     audio = fp.audio_weights(sizes, r.audio)
     fixed = dit.fixed + text.fixed + video.fixed + audio.fixed + fp.WORKSPACE
     held = fp.held_bytes(sizes, work)
@@ -158,8 +164,8 @@ def price(
     stages = (
         Stage(
             name="encode",
-            peak_bytes=fixed + text.visiting + fp.encode_bytes(sizes, work),
-            seconds=timing.encode_seconds(sizes, work, hardware, text.host),
+            peak_bytes=fixed + text.visiting + fp.encode_bytes(sizes, work, fp8=fp8_text),
+            seconds=timing.encode_seconds(sizes, work, hardware, text.host, fp8=fp8_text),
         ),
         Stage(
             name="pack",
@@ -181,6 +187,7 @@ def price(
         ),
     )
     where = "resident" if r.dit is None else "streamed"
+    plain = {2: "bf16", 4: "fp32"}[sizes.block_bytes]
     components = tuple(
         _component(name, place, weights)
         for name, place, weights in (
@@ -193,7 +200,8 @@ def price(
     return Plan(
         residences=r,
         chunking=chunking,
-        precision="fp8" if fp8 else {2: "bf16", 4: "fp32"}[sizes.block_bytes],
+        precision="fp8" if fp8 else plain,
+        text_precision="fp8" if fp8_text else plain,
         num_blocks=sizes.dit.num_layers,
         components=components,
         stages=stages,

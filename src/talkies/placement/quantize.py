@@ -1,11 +1,12 @@
 """Weights to e4m3 while they are loaded: a linear at a time, so that loading needs the finished size and one block.
 
-The float32 islands, norms, embedders and AdaLN projections are never quantised: only the four products of a block.
+Of the DiT the four products of a block; float32 islands, norms, embedders and AdaLN projections are never quantised.
+Of the text encoder the seven products of a decoder layer; embeddings, norms and the vision tower never.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -22,6 +23,18 @@ from talkies.model.weights import Place
 LINEARS = ("attn.to_qkv", "attn.to_out", "ff.up", "ff.down")
 # It runs once a request over the few rows of a prompt: nothing to gain.
 REFINER = "token_refiner.*"
+# Qwen3-VL's names below ``text_encoder.layers.<i>.``.
+TEXT_LINEARS = (
+    "self_attn.q_proj",
+    "self_attn.k_proj",
+    "self_attn.v_proj",
+    "self_attn.o_proj",
+    "mlp.gate_proj",
+    "mlp.up_proj",
+    "mlp.down_proj",
+)
+TEXT_PREFIX = "text_encoder."  # of exclusions that are about the text encoder
+METHODS = ("none", "fp8")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +45,7 @@ class QuantizeConfig:
     exclude: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.method not in ("none", "fp8"):
+        if self.method not in METHODS:
             raise ConfigError(f"quantization={self.method!r} is unknown", hint="use none or fp8", param="quantization")
 
 
@@ -42,19 +55,33 @@ def linear_names(config: DiTConfig) -> list[str]:
     return [f"blocks.{i}.{linear}" for i in range(config.num_layers) for linear in LINEARS] + refiner
 
 
+def text_linear_names(num_layers: int) -> list[str]:
+    """Every linear of the text encoder that can be quantised, as exclusions name it."""
+    return [f"{TEXT_PREFIX}layers.{i}.{linear}" for i in range(num_layers) for linear in TEXT_LINEARS]
+
+
 def quantized_names(quantize: QuantizeConfig, config: DiTConfig) -> frozenset[str]:
-    """The linears that become e4m3. Raises ``ConfigError`` for an exclusion that names none."""
+    """The linears of the DiT that become e4m3. Raises ``ConfigError`` for an exclusion that names none."""
+    return _chosen(quantize, linear_names(config), kept=(REFINER,), example="blocks.*.ff.down")
+
+
+def quantized_text_names(quantize: QuantizeConfig, num_layers: int) -> frozenset[str]:
+    """The same of the text encoder."""
+    names = text_linear_names(num_layers)
+    return _chosen(quantize, names, kept=(), example=f"{TEXT_PREFIX}layers.*.mlp.down_proj")
+
+
+def _chosen(quantize: QuantizeConfig, names: Sequence[str], kept: Collection[str], example: str) -> frozenset[str]:
     if quantize.method == "none":
         return frozenset()
-    names = linear_names(config)
     for pattern in quantize.exclude:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise ConfigError(
                 f"no linear is called {pattern!r}",
-                hint=f"such as {names[0]} or blocks.*.ff.down",
+                hint=f"such as {names[0]} or {example}",
                 param="quantization_exclude",
             )
-    kept = (REFINER, *quantize.exclude)
+    kept = (*kept, *quantize.exclude)
     return frozenset(name for name in names if not any(fnmatchcase(name, pattern) for pattern in kept))
 
 
@@ -62,7 +89,7 @@ def placer(quantize: QuantizeConfig, config: DiTConfig, ops: Ops, device: torch.
     """Moves every tensor to ``device`` and quantises the chosen linears there, with a scale per output."""
     chosen = quantized_names(quantize, config)
     if chosen and device.type == "cuda":
-        _check_device(device)
+        check_device(device)
         _check_sizes(config)
 
     def place(name: str, tensor: Tensor) -> dict[str, Tensor]:
@@ -76,13 +103,14 @@ def placer(quantize: QuantizeConfig, config: DiTConfig, ops: Ops, device: torch.
     return place
 
 
-def _check_device(device: torch.device) -> None:
+def check_device(device: torch.device, option: str = "quantization") -> None:
+    """Raises ``ConfigError`` for a GPU without e4m3 products; ``option`` is what the user set to fp8."""
     capability = torch.cuda.get_device_capability(device)
     if capability < (8, 9):
         raise ConfigError(
-            f"quantization=fp8 needs compute capability 8.9, this is {capability[0]}.{capability[1]}",
-            hint="use quantization=none",
-            param="quantization",
+            f"{option}=fp8 needs compute capability 8.9, this is {capability[0]}.{capability[1]}",
+            hint=f"use {option}=none",
+            param=option,
         )
 
 

@@ -44,7 +44,8 @@ def refusal(sizes: Sizes, work: Work, hardware: Hardware, wishes: Wishes) -> Con
         return ConfigError(
             f"{size} within {gib(hardware.vram_bytes)} of device memory needs {gib(host)} of host memory, "
             f"{gib(hardware.ram_bytes)} are given",
-            hint=f"use --ram-budget {-(-host // 2**20)}MiB or more, --quantization fp8, or a larger --vram-budget",
+            hint=f"use --ram-budget {-(-host // 2**20)}MiB or more, --quantization fp8, --text-quantization fp8, "
+            "or a larger --vram-budget",
             param="ram_budget",
         )
     vram = needed(smallest(sizes, work, hardware, wishes).peak_bytes)

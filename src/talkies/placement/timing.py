@@ -81,11 +81,12 @@ def forward_seconds(
     return pass_seconds([block_s] * n, transfers, layerwise.slots if layerwise else n)
 
 
-def encode_seconds(sizes: Sizes, work: Work, hardware: Hardware, host_bytes: int) -> float:
+def encode_seconds(sizes: Sizes, work: Work, hardware: Hardware, host_bytes: int, *, fp8: bool = False) -> float:
     """The text; what is not on the device crosses while it computes."""
     t = sizes.text
     flops = 2 * work.text_tokens * t.layer_parameters * t.num_layers
-    return max(flops / (TEXT_SHARE * hardware.matmul_flops), host_bytes / hardware.h2d_bytes_per_s)
+    rate = hardware.fp8_flops if fp8 and hardware.fp8_flops else hardware.matmul_flops
+    return max(flops / (TEXT_SHARE * rate), host_bytes / hardware.h2d_bytes_per_s)
 
 
 def vit_flops(v: VideoSizes, work: Work) -> float:

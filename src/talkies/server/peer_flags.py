@@ -77,7 +77,6 @@ PEER_FLAGS: dict[str, PeerFlag] = {
     "--cache-backend": PeerFlag(_NO_CACHE, ("none",)),
     "--cache-config": PeerFlag(_NO_CACHE),
     "--enable-cache-dit-summary": _switch(_NO_CACHE),
-    "--diffusion-quantization-config": PeerFlag("use --quantization"),
     "--force-cutlass-fp8": _switch("weights are served in the precision of --dtype"),
     "--diffusion-attention-config": PeerFlag("one backend serves all roles: use --attention"),
     "-dac": PeerFlag("one backend serves all roles: use --attention"),
@@ -160,6 +159,34 @@ def offload_config(text: str) -> tuple[str, str | None, int | None]:
         raise wrong(f"resident_layers is {resident!r}", "0 or more")
     names = values.get("components")
     return values["mode"], None if names is None else ",".join(map(str, names)), resident
+
+
+def quantization_config(text: str) -> tuple[str, str, tuple[str, ...]]:
+    """(method of the DiT, of the text encoder, excluded linears) of a peer's ``--diffusion-quantization-config`` JSON.
+
+    Raises ``ConfigError`` naming a key that has no meaning here; methods and layers are judged with our own options.
+    """
+    flag = "--diffusion-quantization-config"
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{flag}: not JSON: {error}", param=flag) from None
+    if not isinstance(values, dict) or not all(isinstance(value, dict) for value in values.values()):
+        raise ConfigError(f"{flag}: not an object of components", hint='{"transformer": {"method": "fp8"}}', param=flag)
+    methods, excluded = {"transformer": "none", "text_encoder": "none"}, []
+    for component, options in values.items():
+        stray = sorted(options.keys() - {"method", "ignored_layers"})
+        if component not in methods or stray:
+            name = f"{component}.{stray[0]}" if component in methods else component
+            raise ConfigError(
+                f"{flag}: unknown key {name!r}",
+                hint="transformer and text_encoder, each with method and ignored_layers",
+                param=flag,
+            )
+        methods[component] = str(options.get("method", "none"))
+        prefix = "text_encoder." if component == "text_encoder" else ""
+        excluded += [prefix + str(layer).removeprefix(prefix) for layer in options.get("ignored_layers", ())]
+    return methods["transformer"], methods["text_encoder"], tuple(excluded)
 
 
 def components(text: str) -> tuple[str, ...]:
