@@ -85,3 +85,28 @@ def test_a_peers_json_means_the_same():
     for bad in ("[]", "{", '{"mode": "disk"}', '{"mode": "layer", "x": 1}'):
         with pytest.raises(ConfigError, match="diffusion-offload-config"):
             peer_flags.offload_config(bad)
+
+
+def test_a_quantised_text_encoder_needs_half_the_host_memory():
+    arguments = ("--gpu", "24GiB,25GB/s,330TFLOPs,ram=128GiB", "--seconds", "8.7")
+    plain, fp8 = _json(*arguments), _json(*arguments, "--text-quantization", "fp8")
+    (text, quantised) = (next(c for c in f["components"] if c["name"] == "text") for f in (plain, fp8))
+    assert (plain["text_precision"], fp8["text_precision"]) == ("bf16", "fp8")
+    assert (plain["precision"], fp8["precision"]) == ("bf16", "bf16")
+    # 24.4e9 parameters of the layers lose a byte each.
+    assert text["host_bytes"] - quantised["host_bytes"] == pytest.approx(24.4e9, rel=0.01)
+    assert _run(*arguments, "--text-quantization", "int3").exit_code == 2
+
+
+def test_a_peers_json_of_precisions_means_the_same():
+    text = """{"transformer": {"method": "fp8", "ignored_layers": ["blocks.0.attn.to_out"]},
+               "text_encoder": {"method": "fp8", "ignored_layers": ["layers.49.mlp.down_proj"]}}"""
+    excluded = ("blocks.0.attn.to_out", "text_encoder.layers.49.mlp.down_proj")
+    assert peer_flags.quantization_config(text) == ("fp8", "fp8", excluded)
+    assert peer_flags.quantization_config('{"text_encoder": {"method": "fp8"}}') == ("none", "fp8", ())
+    for bad in ("{", "[]", '{"transformer": "fp8"}', '{"vae": {}}', '{"transformer": {"bits": 8}}'):
+        with pytest.raises(ConfigError, match="diffusion-quantization-config"):
+            peer_flags.quantization_config(bad)
+    result = CliRunner().invoke(app, ["serve", "--quantization", "fp8", "--diffusion-quantization-config", text])
+    assert result.exit_code == 2
+    assert "exclude each other" in result.output

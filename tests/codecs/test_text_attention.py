@@ -135,4 +135,4 @@ def test_on_a_gpu_against_float32(name, quantised, num_tokens):
         finally:
             F.scaled_dot_product_attention = real
     assert masks == ([None] * 2 if name == "sdpa" else [])
-    assert ((got - want).norm() / want.norm()).item() < (0.08 if quantised else 0.02)
+    assert ((got - want).norm() / want.norm()).item() < (0.12 if quantised else 0.02)

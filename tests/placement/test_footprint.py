@@ -66,6 +66,23 @@ def test_the_released_sizes_by_hand():
     assert VideoSizes().num_layers * VideoSizes().layer_parameters == pytest.approx(2.42e9, rel=1e-2)
 
 
+@pytest.mark.parametrize("exclude", [(), ("text_encoder.layers.1.*", "text_encoder.layers.2.mlp.up_proj")])
+def test_the_text_encoders_layers_in_e4m3_by_hand(exclude):
+    text = TextSizes(num_layers=4)
+    quantize = QuantizeConfig(method="fp8", exclude=exclude)
+    linears = 2 * 5120 * 8192 + 2 * 5120 * 1024 + 3 * 5120 * 25_600
+    scales = 4 * (8192 + 2 * 1024 + 5120 + 2 * 25_600 + 5120)
+    norms = 2 * (2 * 5120 + 2 * 128)
+    fp8 = linears + scales + norms
+    some = fp8 + 5120 * 25_600 - 4 * 25_600
+    wanted = (fp8,) * 4 if not exclude else (fp8, 2 * linears + norms, some, fp8)
+    assert fp.text_layer_bytes(text, quantize, 2) == wanted
+    assert fp.text_layer_bytes(text, QuantizeConfig(), 2) == (2 * linears + norms,) * 4
+    rest = 2 * text.rest_parameters
+    got = fp.text_weights(Sizes(text=text), "streamed", 2, quantize)
+    assert got == fp.Weights(0, 2 * max(wanted) + rest, sum(wanted) + rest)
+
+
 def test_streamed_weights_by_hand():
     sizes = Sizes(dit=DiTConfig(num_layers=6))
     (block,) = set(fp.block_bytes(sizes.dit, QuantizeConfig(), 2))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from itertools import pairwise
 
 import pytest
@@ -263,3 +265,25 @@ def test_on_a_gpu_no_transfer_overtakes_a_kernel(slots):
         torch.full((64, 4096, 4096), 7.0, device=device)  # reuses the slots' memory at once
     assert not streamed.is_open
     streamed.close()
+
+
+def test_moving_to_the_host_holds_one_tensor_besides_the_buffer(monkeypatch):
+    """The whole of a text encoder is one module when it is evicted: a second copy of it must not exist."""
+    from talkies.placement import layerwise
+
+    module = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(5))).requires_grad_(False)
+    alive = weakref.WeakSet(p for p in module.parameters())
+    wanted, left = {n: p.clone() for n, p in module.named_parameters()}, []
+    real = layerwise.copy_bytes
+
+    def copy_bytes(tensor, view):
+        gc.collect()
+        left.append(len(alive))
+        real(tensor, view)
+
+    monkeypatch.setattr(layerwise, "copy_bytes", copy_bytes)
+    buffer = to_host(module, pin=False)
+    assert left == list(range(10, 0, -1))
+    assert all(torch.equal(p, wanted[n]) for n, p in module.named_parameters())
+    start, stop = buffer.flat.data_ptr(), buffer.flat.data_ptr() + buffer.flat.numel()
+    assert all(start <= p.data_ptr() < stop for p in module.parameters())

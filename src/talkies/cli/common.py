@@ -16,6 +16,8 @@ import typer
 
 from talkies.errors import ConfigError, TalkiesError
 
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -42,6 +44,15 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
             raise typer.Exit(1) from None
 
     return wrapped
+
+
+def configure_logs(level: str, *, as_json: bool = False) -> None:
+    """Log lines of this process on stderr. Raises ``ConfigError``."""
+    if level not in LOG_LEVELS:
+        raise ConfigError(f"log_level={level!r} is unknown", hint="debug, info, warning or error", param="log_level")
+    from talkies.server import logs
+
+    logs.configure(level=level, as_json=as_json)
 
 
 def parse_bytes(name: str, text: str | None) -> int | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from talkies.cli.common import parse_bytes, print_json, reports_errors
+from talkies.cli.common import configure_logs, parse_bytes, print_json, reports_errors
 from talkies.errors import InvalidRequest
 from talkies.media.kinds import kind_of_uri
 from talkies.request import Condition, Kind, Target, Task, VideoRequest, parse_size
@@ -61,9 +61,14 @@ def generate(
         help="Linears that stay as they are, such as blocks.0.* or text_encoder.layers.0.*; repeatable.",
     ),
     threads: int | None = typer.Option(None, envvar="TALKIES_THREADS", help="CPU threads; all cores when absent."),
+    log_level: str | None = typer.Option(
+        None, envvar="TALKIES_LOG_LEVEL", help="debug, info (what was chosen, loaded and how fast), warning or error."
+    ),
     json: bool = typer.Option(False, "--json", help="One JSON object on the last line of stdout."),
 ) -> None:
     """Make a clip: picture and sound, in sync, from words alone or between given frames."""
+    if log_level is not None:
+        configure_logs(log_level)
     base = _repeated(source) if source is not None else None
     if base is None and prompt is None:
         raise InvalidRequest("prompt is missing", hint="talkies generate PROMPT, or --from CLIP.mp4", param="prompt")

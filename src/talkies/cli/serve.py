@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from talkies.cli.common import fail, parse_bytes, reports_errors
+from talkies.cli.common import configure_logs, fail, parse_bytes, reports_errors
 from talkies.errors import ConfigError, TalkiesError
 
 if TYPE_CHECKING:
@@ -154,13 +154,10 @@ def serve(
     """Serve a model: POST /v1/videos, a page at /, /metrics. Flags of `vllm serve --omni` are taken where they mean
     something here and refused with the reason where not."""
     begun = time.monotonic()
-    from talkies.server import logs, peer_flags
+    from talkies.server import peer_flags
     from talkies.server.config import ServerConfig
 
-    if log_level not in ("debug", "info", "warning", "error"):
-        raise ConfigError(
-            f"log_level={log_level!r} is unknown", hint="debug, info, warning or error", param="log_level"
-        )
+    configure_logs(log_level, as_json=log_json)
     own = [name for param in context.command.params for name in param.opts]
     if diffusion_offload_config is not None:
         offload, named, resident = peer_flags.offload_config(diffusion_offload_config)
@@ -180,7 +177,6 @@ def serve(
     positional, notes = peer_flags.take(others, own)
     if positional is not None and model is not None and positional != model:
         raise ConfigError(f"MODEL {positional} and --model {model} differ", hint="name one", param="model")
-    logs.configure(level=log_level, as_json=log_json)
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
     settings = ServerConfig(
