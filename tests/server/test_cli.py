@@ -65,6 +65,20 @@ def test_a_vllm_omni_launch_line_starts_the_same_service(started: dict[str, Any]
     assert "note: --step-execution: already so" in result.output
 
 
+def test_the_text_encoder_has_a_precision_and_an_attention_of_its_own(started: dict[str, Any]) -> None:
+    result = run(app, ["serve", "--text-quantization", "fp8", "--quantization-exclude", "text_encoder.layers.0.*"])
+    assert result.exit_code == 0, result.output
+    engine = started["engine"]
+    assert (engine["quantization"], engine["text_quantization"]) == ("none", "fp8")
+    assert (engine["text_attention"], engine["quantization_exclude"]) == ("sdpa", ("text_encoder.layers.0.*",))
+    peer = '{"transformer": {"method": "fp8"}, "text_encoder": {"method": "fp8", "ignored_layers": ["layers.1.*"]}}'
+    result = run(app, ["serve", "--text-attention", "fa3", "--diffusion-quantization-config", peer])
+    assert result.exit_code == 0, result.output
+    engine = started["engine"]
+    assert (engine["quantization"], engine["text_quantization"]) == ("fp8", "fp8")
+    assert (engine["text_attention"], engine["quantization_exclude"]) == ("fa3", ("text_encoder.layers.1.*",))
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [

@@ -25,3 +25,9 @@ def test_every_panel_has_its_metric(server: Server) -> None:
     assert len(asked) > 12
     assert [name for name in sorted(asked - OF_THE_WORKER) if f"\n{name}{{" not in text] == []
     assert len({panel["id"] for panel in panels}) == len(panels)
+
+
+def test_what_was_chosen_can_be_read(server: Server) -> None:
+    text = server.http.get("/metrics").text
+    for name in ("talkies_attention", "talkies_text_attention"):
+        assert re.search(rf'^{name}{{.*kind="sdpa".*}} 1\.0$', text, re.MULTILINE)

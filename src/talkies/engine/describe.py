@@ -22,6 +22,7 @@ def describe(options: WorkerOptions) -> ServiceInfo:
         device=str(resolved.device),
         attention=resolved.attention,
         policy=options.policy,
+        text_attention=resolved.text_attention,
     )
 
 

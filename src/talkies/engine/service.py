@@ -65,6 +65,7 @@ class ServiceInfo:
     device: str
     attention: str
     policy: str
+    text_attention: str = "sdpa"  # of the text encoder
 
 
 class EngineService(Protocol):

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from talkies.errors import CheckpointError
 
-# Requests a disk sees at once. One did as well on the local disks that were tried (LOG.md); networked ones want several.
+# Requests a disk sees at once. One did as well on local disks (LOG.md); networked ones want several.
 THREADS = 4
 CHUNK_BYTES = 4 << 20
 GROUP_BYTES = 512 << 20  # of tensors that have no blocks to be grouped by

@@ -227,16 +227,19 @@ def to_host(module: nn.Module, *, pin: bool, names: Collection[str] | None = Non
     """Moves a module's parameters (those of ``names``) into one host buffer, from wherever they are; they become
     views of it.
 
-    One tensor at a time, and the buffer is locked last, when all its pages are written: host memory holds the module
-    once, and one tensor besides.
+    One tensor at a time, so that host memory holds the module once and one tensor besides: locking takes all pages of
+    the buffer at once, and waits until the tensors that come from the host have left theirs. Those of a device come
+    fast into locked pages only.
     """
-    layout = FlatLayout.of(parameters_of(module, names))
-    buffer = HostBuffer.private(layout.num_bytes, pin=False)
+    tensors = parameters_of(module, names)
+    layout, from_device = FlatLayout.of(tensors), any(t.device.type == "cuda" for t in tensors.values())
+    del tensors
+    buffer = HostBuffer.private(layout.num_bytes, pin=pin and from_device)
     views = layout.views(buffer.flat)
     for field, (owner, leaf) in zip(layout.fields, _owners(module, layout), strict=True):
         copy_bytes(owner[leaf].detach(), views[field.name])
         owner[leaf] = nn.Parameter(views[field.name], requires_grad=False)
-    if pin:
+    if pin and not buffer.pinned:
         buffer.pin()
     return buffer
 

@@ -178,4 +178,8 @@ class Coordinator:
     def _gauges(self) -> dict[str, dict[str, float]]:
         ready = self.service.state == "ready"
         found = gauges(self.store.counts(), self.store.stored_bytes(), ready=ready, engine=self.service.metrics())
-        return found | {"talkies_attention": {self.service.info.attention: 1.0}}
+        info = self.service.info
+        return found | {
+            "talkies_attention": {info.attention: 1.0},
+            "talkies_text_attention": {info.text_attention: 1.0},
+        }
