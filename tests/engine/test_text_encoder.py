@@ -168,7 +168,7 @@ def test_adaln_matrices_are_read_once_a_schedule_and_kept_by_nobody(embedded_eng
 def test_a_load_says_what_each_component_read(caplog):
     with caplog.at_level(logging.INFO, logger="talkies.engine.loading"):
         engine = Engine.open()
-    lines = [r.getMessage() for r in caplog.records]
+    lines = [r.getMessage() for r in caplog.records if r.name == "talkies.engine.loading"]
     assert lines[0].startswith("attention sdpa, kernels reference, quantization none on cpu; text encoder: attention")
     loaded = [line.partition(" loaded: ")[0] for line in lines if " loaded: " in line]
     assert loaded == ["DiT fl2va", "DiT ref2va", "text encoder", "audio VAE", "weights"]
@@ -189,7 +189,8 @@ def test_a_load_says_what_each_component_read(caplog):
 
 def test_a_rate_in_words():
     assert rate(51_500_000_000, 12.3) == "51.50 GB in 12.3 s, 4.19 GB/s"
-    assert rate(2_100_000, 0.0) == "2.1 MB in 0.0 s, 2100000.00 GB/s"
+    assert rate(2_100_000, 0.9) == "2.1 MB in 0.9 s, 2.3 MB/s"
+    assert rate(0, 0.0) == "0.0 MB in 0.0 s, 0.0 MB/s"
 
 
 def test_a_worker_sends_its_lines(tiny_folder, tmp_path):

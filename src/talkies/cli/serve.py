@@ -157,7 +157,6 @@ def serve(
     from talkies.server import peer_flags
     from talkies.server.config import ServerConfig
 
-    configure_logs(log_level, as_json=log_json)
     own = [name for param in context.command.params for name in param.opts]
     if diffusion_offload_config is not None:
         offload, named, resident = peer_flags.offload_config(diffusion_offload_config)
@@ -177,6 +176,7 @@ def serve(
     positional, notes = peer_flags.take(others, own)
     if positional is not None and model is not None and positional != model:
         raise ConfigError(f"MODEL {positional} and --model {model} differ", hint="name one", param="model")
+    configure_logs(log_level, as_json=log_json)
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
     settings = ServerConfig(

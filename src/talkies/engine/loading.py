@@ -52,5 +52,8 @@ class LoadReport:
 
 def rate(num_bytes: int, seconds: float) -> str:
     """``51.50 GB in 12.3 s, 4.19 GB/s``"""
-    size = f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e8 else f"{num_bytes / 1e6:.1f} MB"
-    return f"{size} in {seconds:.1f} s, {num_bytes / 1e9 / max(seconds, 1e-9):.2f} GB/s"
+    return f"{_size(num_bytes)} in {seconds:.1f} s, {_size(num_bytes / max(seconds, 1e-3))}/s"
+
+
+def _size(num_bytes: float) -> str:
+    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e8 else f"{num_bytes / 1e6:.1f} MB"
