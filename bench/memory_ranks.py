@@ -1,4 +1,4 @@
-"""Two ranks, a GPU each (two processes on a CPU): what is measured there and in which order. Started by ``bench.memory``.
+"""Two ranks, a GPU each (two processes on a CPU): what is measured and in which order. Started by ``bench.memory``.
 
     tp_fp8    tensor-parallel shards in e4m3: resident, streamed rank by rank, streamed in chunks
     tp_bf16   the same in bfloat16

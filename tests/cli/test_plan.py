@@ -102,7 +102,7 @@ def test_a_peers_json_means_the_same():
     text = '{"mode": "layer", "components": ["dit", "text_encoder"], "layer_options": {"dit": {"resident_layers": 12}}}'
     assert peer_flags.offload_config(text) == ("layer", "dit,text_encoder", 12)
     for transfer in ("rank-local", "allgather"):
-        assert peer_flags.offload_config(text.replace("{\"resident", f'{{"weight_transfer": "{transfer}", "resident'))
+        assert peer_flags.offload_config(text.replace('{"resident', f'{{"weight_transfer": "{transfer}", "resident'))
     assert peer_flags.offload_config('{"mode": "module"}') == ("module", None, None)
     no_transfer = '{"mode": "layer", "layer_options": {"dit": {"weight_transfer": "pigeon"}}}'
     for bad in ("[]", "{", '{"mode": "disk"}', '{"mode": "layer", "x": 1}', no_transfer):

@@ -94,7 +94,7 @@ def test_peers_offload_on_one_device_is_ours(started: dict[str, Any], flags: str
         ("--enable-layerwise-offload --enable-cpu-offload", "exclude each other"),
         ("--trust-remote-code", "never run"),
         ("-tp 4", "-tp 4 is not available: one device serves the model: no engine drives the ranks of several yet"),
-        ("--enable-distributed-layerwise-offload --tensor-parallel-size 2", "--tensor-parallel-size 2 is not available"),
+        ("--enable-distributed-layerwise-offload --tp-size 2", "--tp-size 2 is not available"),
         ("--dlo-pin-budget-gb 9 --ram-budget 12GiB", "differ"),
         ("--dlo-chunk-size-mb 128", "a block crosses as one copy (leave it out, or use 64)"),
         ("--max-num-sequences 2", "did you mean --max-num-seqs?"),
