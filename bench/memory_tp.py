@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bench.memory_ranks import WORLD, Rank, equal
+from bench.memory_curve import Step, predicted_peak
+from bench.memory_ranks import QUANTIZE, WORLD, Rank, equal
 from talkies.benchmarks import forward as fw
 from talkies.benchmarks.timing import GIB, free
 from talkies.model.chunking import WHOLE, Chunking
@@ -29,6 +30,7 @@ def part(me: Rank, precision: str) -> None:
     step = me.step(dit)
     resident = me.measured(step)
     _note(me, name, resident)
+    _plan(me, name, precision, step, LayerwiseConfig(resident=len(dit.blocks)), WHOLE)
     me.note(f"{name}_speedup", one.seconds / resident.seconds)
     apart = fw.relative(resident.outputs, one.outputs)
     me.note(f"{name}_rel", apart)
@@ -41,6 +43,7 @@ def part(me: Rank, precision: str) -> None:
     me.note(f"{name}_host_gib", streamed.host_bytes / GIB)
     found = me.measured(step)
     _note(me, f"{name}_streamed", found)
+    _plan(me, f"{name}_streamed", precision, step, LayerwiseConfig(), WHOLE)
     me.check(f"{name}: streamed bit-equal to resident", equal(found, resident))
     if me.on_gpu:
         me.check(f"{name}: streamed within 1.02 of resident", found.seconds <= 1.02 * resident.seconds)
@@ -49,6 +52,7 @@ def part(me: Rank, precision: str) -> None:
     free(me.device)
     found = me.measured(step)
     _note(me, f"{name}_streamed_chunked", found)
+    _plan(me, f"{name}_streamed_chunked", precision, step, LayerwiseConfig(), CHUNKING)
     me.check(f"{name}: chunks close to one rank", fw.relative(found.outputs, one.outputs) < MOST_APART[precision])
     dit.use_chunking(WHOLE)
     me.together()
@@ -59,3 +63,9 @@ def _note(me: Rank, name: str, found: fw.Measured) -> None:
     me.note(f"{name}_s", found.seconds)
     me.note(f"{name}_peak_gib", found.peak.gib)
     me.note(f"{name}_card_gib", me.card_gib())
+
+
+def _plan(me: Rank, name: str, precision: str, step: Step, layerwise: LayerwiseConfig, chunking: Chunking) -> None:
+    # The same formulas with a shard's sizes.
+    planned = predicted_peak(step.dit.config, step, QUANTIZE[precision], layerwise, chunking, me.task.attention)
+    me.note(f"{name}_plan_peak_gib", planned / GIB)
