@@ -4,6 +4,7 @@
 #   2  the same curve in fp8                                               one GPU
 #   3  text encoder, DiT, video decoder under --vram-budget 12GiB          one GPU, 120 GiB of RAM
 #   4  shards and one host copy for two ranks, at most LIMIT_S (200)       two GPUs, 40 GiB of /dev/shm
+# RANK_PARTS=tp_fp8,tp_bf16,dlo_bf16,dlo_fp8 takes some of step 4.
 # Without STEP all that fit this machine. Needs no network and no diffusers. Steps accumulate in
 # OUT/streaming-<device>.json while the commit stays the same; every figure is printed as soon as it is known.
 set -u
