@@ -10,11 +10,12 @@ from talkies.benchmarks import forward as fw
 from talkies.benchmarks.random_dit import RandomDiT
 from talkies.benchmarks.timing import GIB, free
 from talkies.model.chunking import Chunking
+from talkies.model.config import DiTConfig
 from talkies.model.dit import PackedDiT
 from talkies.placement import footprint as fp
 from talkies.placement import timing
 from talkies.placement.flat import FlatLayout, parameters_of
-from talkies.placement.footprint import Work
+from talkies.placement.footprint import Sizes, Work
 from talkies.placement.host import HostBuffer
 from talkies.placement.layerwise import (
     LayerwiseConfig,
@@ -146,15 +147,29 @@ def _point(
     seconds = timing.forward_seconds(
         run.sizes, _rows(step), run.hardware, config, block_bytes, fp8=fp8, fp8_attention="fp8" in run.attention
     )
-    weights = fp.dit_weights(run.sizes, quantize, config)
-    forward = fp.forward_bytes(run.sizes, _rows(step), chunking, fp8=fp8, fp8_attention="fp8" in run.attention)
-    predicted = weights.fixed + weights.visiting + forward + fp.held_bytes(run.sizes, _work(step)) + fp.WORKSPACE
+    predicted = predicted_peak(run.config, step, quantize, config, chunking, run.attention)
     run.metric(f"{prefix}plan_s_{key}", seconds, "s predicted")
     run.metric(f"{prefix}plan_peak_gib_{key}", predicted / GIB, "GiB predicted")
     if run.on_gpu:
         off = predicted / found.peak.most - 1
         run.check(f"{prefix}plan's peak at {key} within 8 %", abs(off) <= TOLERANCE, f"{off:+.1%}")
     return found
+
+
+def predicted_peak(
+    config: DiTConfig,
+    step: fw.Step,
+    quantize: QuantizeConfig,
+    layerwise: LayerwiseConfig,
+    chunking: Chunking,
+    attention: str,
+) -> int:
+    """The planner's bytes of a step whose refiner is away; ``config`` may be a shard's."""
+    sizes, rows = Sizes(dit=config), _rows(step)
+    weights = fp.dit_weights(sizes, quantize, layerwise)
+    fp8 = quantize.method == "fp8"
+    forward = fp.forward_bytes(sizes, rows, chunking, fp8=fp8, fp8_attention="fp8" in attention)
+    return weights.fixed + weights.visiting + forward + fp.held_bytes(sizes, _work(step)) + fp.WORKSPACE
 
 
 def _compare(

@@ -55,6 +55,14 @@ def test_any_choice_is_bit_equal(config, expected):
     assert _digest(Engine.open_config(config).generate(REQUEST)) == expected
 
 
+def test_module_is_about_every_component_that_is_named():
+    fixed = planning._fixed(EngineConfig(offload="module"))
+    assert fixed.dit is not None
+    assert {fixed.text, fixed.video, fixed.audio} == {"evicted"}
+    fixed = planning._fixed(EngineConfig(offload="module", offload_components=("text",)))
+    assert (fixed.dit, fixed.text, fixed.video) == (None, "evicted", "resident")
+
+
 def test_one_component_at_a_time_holds_the_device(streamed_engine):
     c = streamed_engine.components
     seen = []

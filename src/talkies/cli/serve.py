@@ -156,6 +156,7 @@ def serve(
         offload_components = named or offload_components
         resident_blocks = resident if resident is not None else resident_blocks
     mode, others = peer_flags.take_offload(arguments or [], offload)
+    host_bytes, others = peer_flags.take_pin_budget(others, parse_bytes("ram_budget", ram_budget))
     positional, notes = peer_flags.take(others, own)
     if positional is not None and model is not None and positional != model:
         raise ConfigError(f"MODEL {positional} and --model {model} differ", hint="name one", param="model")
@@ -191,7 +192,7 @@ def serve(
         "offload_components": peer_flags.components(offload_components),
         "resident_blocks": resident_blocks,
         "vram_budget": parse_bytes("vram_budget", vram_budget),
-        "ram_budget": parse_bytes("ram_budget", ram_budget),
+        "ram_budget": host_bytes,
     }
     if not api_key and host not in ("127.0.0.1", "::1", "localhost"):
         print("note: no --api-key: everybody who reaches this port can make, see and delete clips", file=sys.stderr)

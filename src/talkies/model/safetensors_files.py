@@ -61,11 +61,26 @@ class TensorFiles:
 
         Raises ``CheckpointError`` for a damaged file.
         """
+        with self._reading(key) as opened:
+            return aligned(opened.get_tensor(key))
+
+    def part(self, key: str, axis: int, start: int, stop: int) -> Tensor:
+        """``start .. stop`` along ``axis`` (0 or 1) of a tensor; the rest of it is not read. May be a view of the file.
+
+        Raises as :meth:`tensor`.
+        """
+        span = slice(start, stop)
+        with self._reading(key) as opened:
+            cut = opened.get_slice(key)
+            return cut[span] if axis == 0 else cut[:, span]
+
+    @contextmanager
+    def _reading(self, key: str) -> Iterator[Any]:
         file = self.keys[key].file
         try:
             if file not in self._open:
                 self._open[file] = safe_open(file, framework="pt", device="cpu")
-            return aligned(self._open[file].get_tensor(key))
+            yield self._open[file]
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{file}: {key!r} cannot be read: {error}", param=key) from None
 
