@@ -349,7 +349,7 @@ def part_fp8(run: Run) -> None:
 def _beside_floor(run: Run, label: str, step: fw.Step, first: fw.Measured, budget: float) -> float:
     """Forwards and floors in turn, the medians of both and their ratio. Returns the forward's seconds."""
     floor = fw.floor_pass(_floor_runs(run, label), run.config.num_layers)
-    floors, forwards = fw.in_turn(floor, step, run.device, repeats=max(1, run.repeats - 1))
+    floors, forwards = fw.in_turn(floor, step, run.device, repeats=2 if run.on_gpu else 1)
     run.say(f"  in turn: floors {_list(floors)} s, forwards {_list(forwards)} s, the first alone {first.seconds:.4f} s")
     seconds, least = statistics.median([first.seconds, *forwards]), statistics.median(floors)
     run.metric(f"{label}_s", seconds)
