@@ -47,7 +47,8 @@ def cases():
         8,
     )
     pointers = {"q_ptr": BF, "k_ptr": BF, "v_ptr": BF, "bounds_ptr": I32, "largest_ptr": F32, "keys_ptr": F32}
-    yield stats.head_stats_kernel, pointers, {"ROWS": 32, "BLOCK": 128}, 4
+    for flag in (False, True):
+        yield stats.head_stats_kernel, pointers, {"DOCUMENTS": flag, "CHUNK": 512, "ROWS": 32, "BLOCK": 128}, 4
     yield rows.quantize_rows_kernel, {"x_ptr": BF, "out_ptr": F8, "out_scale_ptr": F32}, {"BLOCK": 8192}, 8
     for flag in (False, True):
         pointers = {"x_ptr": BF, "scale_ptr": F32, "offset_ptr": F32, "document_ptr": I32, "out_ptr": F8}

@@ -193,13 +193,14 @@ def test_quantize_heads(num_documents, smooth, num_rows, name, device):
 
 @each_op_set
 @each_dtype
-@pytest.mark.parametrize("lengths", [(1,), (63,), (70, 1, 530)], ids=str)
+@pytest.mark.parametrize("lengths", [(1,), (63,), (1030,), (70, 1, 530)], ids=str)
 def test_head_stats(lengths, dtype, name, device):
     ops = ops_for(name, device, dtype)
     bounds = [0, *itertools.accumulate(lengths)]
     spans = list(itertools.pairwise(bounds))
     q, k, v = (torch.randn(bounds[-1], 3, 5, 16, device=device) + 0.5).to(dtype).unbind(1)
-    got = ops.head_stats(q, k, v, spans)
+    on_device = None if len(spans) == 1 else torch.tensor(bounds, dtype=torch.int32, device=device)
+    got = ops.head_stats(q, k, v, spans, on_device)
     for index, (a, b) in enumerate(spans):
         mean = k[a:b].double().mean(0)
         torch.testing.assert_close(got.k_mean_BNH[index].double(), mean, rtol=1e-5, atol=1e-5)

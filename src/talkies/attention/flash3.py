@@ -73,8 +73,10 @@ def quantize(q_SNH: Tensor, k_SNH: Tensor, v_SNH: Tensor, documents: Documents |
     not see, and channels with a common offset would spend the format's few bits on it.
     """
     spans = [(0, q_SNH.shape[0])] if documents is None else list(documents)
-    document_S = None if len(spans) == 1 or documents is None else documents.index_on(q_SNH.device)
-    stats = ops.head_stats(q_SNH, k_SNH, v_SNH, spans)
+    document_S = bounds = None
+    if documents is not None and len(spans) > 1:
+        document_S, bounds = documents.index_on(q_SNH.device), documents.cu_seqlens_on(q_SNH.device)
+    stats = ops.head_stats(q_SNH, k_SNH, v_SNH, spans, bounds)
     mean = stats.k_mean_BNH
     q_scale, k_scale, v_scale = (_scale(largest) for largest in stats[:3])
     return Fp8Operands(

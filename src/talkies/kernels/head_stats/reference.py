@@ -18,8 +18,13 @@ class HeadStats(NamedTuple):
     k_mean_BNH: Tensor
 
 
-def head_stats(q_SNH: Tensor, k_SNH: Tensor, v_SNH: Tensor, spans: Sequence[tuple[int, int]]) -> HeadStats:
-    """Over the rows ``start .. stop`` of each document in ``spans``."""
+def head_stats(
+    q_SNH: Tensor, k_SNH: Tensor, v_SNH: Tensor, spans: Sequence[tuple[int, int]], bounds: Tensor | None = None
+) -> HeadStats:
+    """Over the rows ``start .. stop`` of each document in ``spans``, which follow each other from row 0.
+
+    ``bounds``: the same as int32 [B + 1] on the device, for kernels; ``None`` when one document is all rows.
+    """
     mean = torch.stack([k_SNH[a:b].mean(0, dtype=torch.float32) for a, b in spans])
     low, high = (torch.stack([getattr(k_SNH[a:b], kind)(0) for a, b in spans]).float() for kind in ("amin", "amax"))
     return HeadStats(

@@ -1,6 +1,7 @@
 """``head_stats`` in one pass: a program a head and a few hundred rows; the partial results are reduced by torch.
 
-No atomics: two runs give the same bits.
+No atomics: two runs give the same bits. A program finds its rows from the documents' bounds on the device: a list of
+chunks from the host would cross in every block of every step, and a CUDA graph could not hold it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ def head_stats_kernel(
     k_ptr,
     v_ptr,
     bounds_ptr,
+    num_documents,
+    num_rows,
     largest_ptr,
     keys_ptr,
     q_row_stride,
@@ -35,13 +38,26 @@ def head_stats_kernel(
     v_head_stride,
     num_heads,
     head_dim,
+    DOCUMENTS: tl.constexpr,
+    CHUNK: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     chunk = tl.program_id(0)
     head = tl.program_id(1)
-    start = tl.load(bounds_ptr + 2 * chunk)
-    stop = tl.load(bounds_ptr + 2 * chunk + 1)
+    start = chunk * CHUNK
+    stop = tl.minimum(start + CHUNK, num_rows)
+    if DOCUMENTS:
+        # Chunks end where documents end: count each document's until this one's is reached.
+        left = chunk
+        for document in range(num_documents):
+            first_row = tl.load(bounds_ptr + document)
+            last_row = tl.load(bounds_ptr + document + 1)
+            count = (last_row - first_row + CHUNK - 1) // CHUNK
+            inside = (left >= 0) & (left < count)
+            start = tl.where(inside, first_row + left * CHUNK, start)
+            stop = tl.where(inside, tl.minimum(first_row + left * CHUNK + CHUNK, last_row), stop)
+            left -= count
     c = tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), dtype=tl.float32)
     low = tl.full((BLOCK,), float("inf"), dtype=tl.float32)
@@ -69,20 +85,23 @@ def head_stats_kernel(
     tl.store(out + 2 * head_dim, high, mask=c < head_dim)
 
 
-def head_stats(q_SNH: Tensor, k_SNH: Tensor, v_SNH: Tensor, spans: Sequence[tuple[int, int]]) -> HeadStats:
-    _, num_heads, head_dim = k_SNH.shape
+def head_stats(
+    q_SNH: Tensor, k_SNH: Tensor, v_SNH: Tensor, spans: Sequence[tuple[int, int]], bounds: Tensor | None = None
+) -> HeadStats:
+    num_rows, num_heads, head_dim = k_SNH.shape
     assert q_SNH.stride(2) == k_SNH.stride(2) == v_SNH.stride(2) == 1
-    chunks = [(start, min(start + CHUNK, b)) for a, b in spans for start in range(a, b, CHUNK)]
+    assert bounds is not None or list(spans) == [(0, num_rows)], "several documents need their bounds on the device"
     counts = [-(-(b - a) // CHUNK) for a, b in spans]
-    device = q_SNH.device
-    bounds = torch.tensor(chunks, dtype=torch.int32).to(device, non_blocking=True)
-    largest = torch.empty(len(chunks), num_heads, 2, dtype=torch.float32, device=device)
-    keys = torch.empty(len(chunks), num_heads, 3, head_dim, dtype=torch.float32, device=device)
-    head_stats_kernel[(len(chunks), num_heads)](
+    num_chunks, device = sum(counts), q_SNH.device
+    largest = torch.empty(num_chunks, num_heads, 2, dtype=torch.float32, device=device)
+    keys = torch.empty(num_chunks, num_heads, 3, head_dim, dtype=torch.float32, device=device)
+    head_stats_kernel[(num_chunks, num_heads)](
         q_SNH,
         k_SNH,
         v_SNH,
-        bounds,
+        largest if bounds is None else bounds,
+        len(spans),
+        num_rows,
         largest,
         keys,
         q_SNH.stride(0),
@@ -93,6 +112,8 @@ def head_stats(q_SNH: Tensor, k_SNH: Tensor, v_SNH: Tensor, spans: Sequence[tupl
         v_SNH.stride(1),
         num_heads,
         head_dim,
+        DOCUMENTS=bounds is not None,
+        CHUNK=CHUNK,
         ROWS=ROWS,
         BLOCK=block_of(head_dim),
         num_warps=4,
