@@ -22,6 +22,9 @@ from talkies.model.packing import PackedLayout, concat_layouts
 from talkies.sampling.euler import euler_step
 from talkies.stepcache.off import Off
 
+# (runs, number of entries) of each member -> their joint runs
+JointRuns = dict[tuple[tuple[RowRuns, int], ...], RowRuns]
+
 
 def batch_key(state: RequestState) -> Hashable | None:
     """States with equal keys may share a forward; None may not share at all.
@@ -40,6 +43,7 @@ class Batcher:
         self._components = components
         self._members: tuple[PackedLayout, ...] = ()
         self._joint: tuple[PackedLayout, RowView] | None = None
+        self._runs: JointRuns = {}
 
     def step(self, states: Sequence[RequestState]) -> None:
         """One forward for all of them. Alone, it is exactly :func:`pipeline.denoise_step`."""
@@ -50,7 +54,7 @@ class Batcher:
 
     def forget(self) -> None:
         """Drops the joint layout, so that nothing of a finished request stays here."""
-        self._members, self._joint = (), None
+        self._members, self._joint, self._runs = (), None, {}
 
     @torch.inference_mode()
     def _step_together(self, states: Sequence[RequestState]) -> None:
@@ -60,7 +64,7 @@ class Batcher:
         dit = self._components.dits[partition]
         self._components.residency.enter(f"dit.{partition}")
         layout, view = self._layout_of(dit, states)
-        modulation = join_modulations([state.feed.step(state.step) for state in states])
+        modulation = join_modulations([state.feed.step(state.step) for state in states], self._runs)
         view = exact_spans(view, states, self._components.attend.exactness)
         x = dit.embed(
             torch.cat([state.video_rows for state in states]),
@@ -79,7 +83,7 @@ class Batcher:
         same = len(members) == len(self._members) and all(a is b for a, b in zip(members, self._members, strict=True))
         if self._joint is None or not same:
             layout = concat_layouts(members)
-            self._members, self._joint = members, (layout, dit.view(layout))
+            self._members, self._joint, self._runs = members, (layout, dit.view(layout)), {}
         return self._joint
 
 
@@ -96,24 +100,31 @@ def exact_spans(view: RowView, states: Sequence[RequestState], exactness: Exactn
     return view.with_exact(spans) if spans else view
 
 
-def join_modulations(steps: Sequence[StepModulation]) -> StepModulation:
-    """Modulation of the joint sequence: each request's own entries, one after another, bit for bit."""
+def join_modulations(steps: Sequence[StepModulation], known: JointRuns | None = None) -> StepModulation:
+    """Modulation of the joint sequence: each request's own entries, one after another, bit for bit.
+
+    ``known`` keeps joint runs, and with them what kernels made of them on the device, from step to step.
+    """
+    known = {} if known is None else known
     return StepModulation(
         params=torch.cat([step.params for step in steps]),
-        runs=_join_runs([(step.runs, step.params.shape[0]) for step in steps]),
+        runs=_join_runs(tuple((step.runs, step.params.shape[0]) for step in steps), known),
         output=torch.cat([step.output for step in steps]),
-        output_runs=_join_runs([(step.output_runs, step.output.shape[0]) for step in steps]),
+        output_runs=_join_runs(tuple((step.output_runs, step.output.shape[0]) for step in steps), known),
     )
 
 
-def _join_runs(parts: Sequence[tuple[RowRuns, int]]) -> RowRuns:
+def _join_runs(parts: tuple[tuple[RowRuns, int], ...], known: JointRuns) -> RowRuns:
     """``(runs, number of entries)`` of each request -> runs over the concatenated entries."""
+    if parts in known:
+        return known[parts]
     joint: list[tuple[int, int]] = []
     offset = 0
     for runs, num_entries in parts:
         joint.extend((stop - start, entry + offset) for start, stop, entry in runs)
         offset += num_entries
-    return RowRuns.of(joint)
+    known[parts] = RowRuns.of(joint)
+    return known[parts]
 
 
 def _advance(state: RequestState, velocity_video: Tensor, velocity_audio: Tensor) -> None:

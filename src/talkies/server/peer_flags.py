@@ -36,7 +36,6 @@ def _switch(reason: str, *, holds: bool = False) -> PeerFlag:
 PEER_FLAGS: dict[str, PeerFlag] = {
     "--omni": _switch("every model here makes picture and sound", holds=True),
     "--step-execution": _switch("the scheduler always works between steps", holds=True),
-    "--enforce-eager": _switch("nothing is compiled", holds=True),
     "--log-stats": _switch("metrics are on; --disable-log-stats turns them off", holds=True),
     "--trust-remote-code": _switch("code from a checkpoint is never run"),
     "--revision": PeerFlag("a folder is served as it is"),
@@ -113,6 +112,7 @@ OFFLOAD_SWITCHES = {
     "--enable-layerwise-offload": "layer",
     "--enable-distributed-layerwise-offload": "layer",  # on one device the two are the same
 }
+EAGER_SWITCH = "--enforce-eager"  # a peer's word for --cuda-graphs off
 COMPONENT_NAMES = {
     "dit": ("dit",),
     "transformer": ("dit",),
@@ -132,6 +132,11 @@ def take_offload(arguments: Sequence[str], offload: str) -> tuple[str | None, li
         stated = [*found, f"--offload {offload}"] if offload != "auto" else found
         raise ConfigError(f"{' and '.join(stated)} exclude each other", hint="give one", param=found[0])
     return (modes.pop() if modes else None), [name for name in arguments if name not in OFFLOAD_SWITCHES]
+
+
+def take_eager(arguments: Sequence[str]) -> tuple[bool, list[str]]:
+    """(whether a peer's switch asks for kernels launched one by one, the other arguments)."""
+    return EAGER_SWITCH in arguments, [name for name in arguments if name != EAGER_SWITCH]
 
 
 def offload_config(text: str) -> tuple[str, str | None, int | None]:
