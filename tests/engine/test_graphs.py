@@ -138,7 +138,7 @@ def test_room_for_them_is_kept_from_jobs(tiny_folder):
     state = fresh(engine, "one")
     for _ in range(3):
         pipeline.denoise_step(c, state)
-    assert 0 < graphs.held_bytes
+    assert graphs.held_bytes > 0
     assert _reserve(seen) == MEMO_BYTES + graphs.max_bytes - graphs.held_bytes  # what is held is no longer free
 
 

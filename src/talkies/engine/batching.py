@@ -15,15 +15,11 @@ from talkies.attention.base import Exactness
 from talkies.engine import pipeline
 from talkies.engine.build import Components
 from talkies.engine.state import RequestState
-from talkies.kernels.runs import RowRuns
 from talkies.model.dit import PackedDiT, RowView
-from talkies.model.modulation import StepModulation
+from talkies.model.modulation import JointRuns, join_modulations
 from talkies.model.packing import PackedLayout, concat_layouts
 from talkies.sampling.euler import euler_step
 from talkies.stepcache.off import Off
-
-# (runs, number of entries) of each member -> their joint runs
-JointRuns = dict[tuple[tuple[RowRuns, int], ...], RowRuns]
 
 
 def batch_key(state: RequestState) -> Hashable | None:
@@ -98,33 +94,6 @@ def exact_spans(view: RowView, states: Sequence[RequestState], exactness: Exactn
         spans.extend((a + offset, b + offset) for a, b in (documents.exact if documents else ()))
         offset += state.layout.num_rows
     return view.with_exact(spans) if spans else view
-
-
-def join_modulations(steps: Sequence[StepModulation], known: JointRuns | None = None) -> StepModulation:
-    """Modulation of the joint sequence: each request's own entries, one after another, bit for bit.
-
-    ``known`` keeps joint runs, and with them what kernels made of them on the device, from step to step.
-    """
-    known = {} if known is None else known
-    return StepModulation(
-        params=torch.cat([step.params for step in steps]),
-        runs=_join_runs(tuple((step.runs, step.params.shape[0]) for step in steps), known),
-        output=torch.cat([step.output for step in steps]),
-        output_runs=_join_runs(tuple((step.output_runs, step.output.shape[0]) for step in steps), known),
-    )
-
-
-def _join_runs(parts: tuple[tuple[RowRuns, int], ...], known: JointRuns) -> RowRuns:
-    """``(runs, number of entries)`` of each request -> runs over the concatenated entries."""
-    if parts in known:
-        return known[parts]
-    joint: list[tuple[int, int]] = []
-    offset = 0
-    for runs, num_entries in parts:
-        joint.extend((stop - start, entry + offset) for start, stop, entry in runs)
-        offset += num_entries
-    known[parts] = RowRuns.of(joint)
-    return known[parts]
 
 
 def _advance(state: RequestState, velocity_video: Tensor, velocity_audio: Tensor) -> None:
