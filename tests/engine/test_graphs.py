@@ -163,3 +163,12 @@ def test_the_log_says_what_was_resolved(tiny_folder, caplog):
 
 def test_a_recorder_costs_nothing_until_it_records():
     CudaRecorder(torch.device("cuda")).renew()  # no stream, no pool, no CUDA
+
+
+def test_the_warm_up_tries_shared_forwards_where_they_are_allowed(tiny_folder):
+    engine, _, _ = opened(tiny_folder)
+    assert warm_up(engine.components).full_rows is None
+    cost = warm_up(engine.components, max_num_seqs=3)
+    alone = fresh(engine, "warm up", target=Target(num_frames=engine.limits.default_num_frames)).num_rows
+    assert cost.full_rows is not None
+    assert cost.max_step_rows == cost.full_rows >= alone // 2

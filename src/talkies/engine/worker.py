@@ -71,7 +71,7 @@ class Worker:
         self._components = build.load(self._options.config, on_stage=lambda stage: self._send(Loading(stage)))
         self._send(Loading("warm-up"))
         self._batcher = Batcher(self._components)
-        self._cost = warm_up(self._components)
+        self._cost = warm_up(self._components, max_num_seqs=self._options.max_num_seqs)
         self._components.alive = self._pulse
         for model in (self._components.text.encoder.model, self._components.audio.model):
             self._pulse.listen_to(model)  # the video VAE calls for each tile, and forwards are short units
