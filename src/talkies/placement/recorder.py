@@ -59,6 +59,7 @@ class CudaRecorder:
             except BaseException:
                 with suppress(RuntimeError):  # says that the recording is invalid; ``run`` said why
                     graph.capture_end()
+                self._close_pool()
                 raise
             graph.capture_end()
         current.wait_stream(stream)
@@ -67,6 +68,16 @@ class CudaRecorder:
     def renew(self) -> None:
         # A pool that lost its last graph cannot be joined again; its memory is free for whoever asks next.
         self._pool = None
+
+    def _close_pool(self) -> None:
+        """After a recording that the device declared invalid, whose end torch may not tell its allocator.
+
+        An allocator that takes a recording to be under way frees nothing that another stream has used.
+        """
+        end = getattr(torch._C, "_cuda_endAllocateToPool", None)
+        if end is not None:
+            with suppress(RuntimeError):  # it was told
+                end(torch.cuda.current_device() if self._device.index is None else self._device.index, self._pool)
 
     def _ready_stream(self) -> torch.cuda.Stream:
         if self._stream is None:
