@@ -17,6 +17,9 @@ part that fails is reported and the others go on. Writes <out>/dit_forward-<devi
     diffusers  eager, its default attention
     compiled   diffusers with compiled blocks and cuDNN attention
     small      1, 2 and 4 requests of 672x384 x 124 frames in one forward; what the host needs to launch one
+    steps      whole steps of the embedded checkpoint's default clip, 1, 2 and 4 in one forward: host and wall time,
+               with CUDA graphs and without, equal bit for bit
+    saturation rows from which on a forward's fixed cost is below 5 %: predicted as the engine does, and measured
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from pathlib import Path
 
 import torch
 
+from bench.dit_forward_small import EXACT, part_saturation, part_small, part_steps
 from bench.report import write_result
 from talkies.attention import registry
 from talkies.benchmarks import forward as fw
@@ -48,7 +52,7 @@ from talkies.model.rope import inverse_frequencies
 from talkies.model.weights import assign
 from talkies.placement.quantize import QuantizeConfig
 
-PARTS = ("kernels", "checks", "floor", "bf16", "fp8", "diffusers", "compiled", "small")
+PARTS = ("kernels", "checks", "floor", "bf16", "fp8", "diffusers", "compiled", "small", "steps", "saturation")
 # Seconds that a part needs on an H200 with all its repeats; one that does not fit any more is left out by name.
 NEEDS_S = {
     "kernels": 10,
@@ -59,9 +63,11 @@ NEEDS_S = {
     "diffusers": 65,
     "compiled": 100,
     "small": 20,
+    "steps": 20,
+    "saturation": 40,
 }
 FP8 = QuantizeConfig(method="fp8")
-EXACT, FASTEST = ("fa3", "cudnn", "sdpa"), ("fa3-fp8", "fa3", "cudnn", "sdpa")
+FASTEST = ("fa3-fp8", *EXACT)
 
 
 @dataclass
@@ -290,29 +296,6 @@ MEMORY: dict[str, Callable[[DiTConfig], Chunking]] = {
 }
 
 
-def part_small(run: Run) -> None:
-    """Four small requests in one forward against one by one, and what the host needs to launch a forward."""
-    source = run.source
-    dit = fw.make_dit(source, run.device, run.dtype, attend=run.best(EXACT), kernels=run.kernels)
-    shape = run.shape if run.shape is fw.SMOKE else fw.SMALL
-    seconds, outputs = {}, {}
-    for count in (1, 2, 4):
-        inputs = fw.make_inputs(source, [shape] * count, run.device, run.dtype)
-        with torch.inference_mode():
-            step = fw.Step(dit, inputs)
-        found = fw.measured(step, run.device, repeats=run.repeats)
-        seconds[count], outputs[count] = found.seconds, found.outputs
-        run.metric(f"small_{count}_s", found.seconds)
-        run.metric(f"small_{count}_rows_per_s", inputs.layout.num_rows / found.seconds, "rows/s")
-        run.metric(f"small_{count}_host_ms", fw.host_seconds(step, run.device) * 1e3, "ms")
-    run.metric("small_4_throughput_gain", 4 * seconds[1] / seconds[4], "x")
-    tiny = fw.make_inputs(source, [fw.CHECKS[0]], run.device, run.dtype)
-    with torch.inference_mode():
-        step = fw.Step(dit, tiny)
-    run.metric("tiny_forward_ms", fw.measured(step, run.device, repeats=3).seconds * 1e3, "ms")
-    run.metric("tiny_host_ms", fw.host_seconds(step, run.device) * 1e3, "ms")
-
-
 def part_fp8(run: Run) -> None:
     fastest, exact = run.best(FASTEST), run.best(EXACT)
     with peak(run.device) as load:
@@ -472,6 +455,8 @@ def _peer(run: Run, label: str, prepare: Callable[[object], None], repeats: int)
 
 # the run
 
+RUNS: dict[str, Callable[[Run], None]] = {"small": part_small, "steps": part_steps, "saturation": part_saturation}
+
 
 class _reported:
     """A part, or a part of one: what it raises is printed and noted, and the rest goes on."""
@@ -583,7 +568,7 @@ def main(argv: list[str] | None = None) -> int:
             continue
         run.say(f"{part}:")
         with _reported(run, part):
-            globals()[f"part_{part}"](run)
+            RUNS[part](run) if part in RUNS else globals()[f"part_{part}"](run)
         free(run.device)
         write(run)
     _summary(run)

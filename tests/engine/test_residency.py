@@ -183,7 +183,7 @@ def test_the_worker_survives_a_job_without_memory(streamed_engine, expected, tmp
 
     components = streamed_engine.components
     monkeypatch.setattr(build, "load", lambda config, **_: components)
-    monkeypatch.setattr(worker, "warm_up", lambda c: CostModel.fit([(100, 0.1)], pixel_s=1e-9, begin_s=0.1))
+    monkeypatch.setattr(worker, "warm_up", lambda c, **_: CostModel.fit([(100, 0.1)], pixel_s=1e-9, begin_s=0.1))
     rig = Rig("h3-tiny", tmp_path)
     block = components.dits["fl2va"].blocks[3]
     real, calls = block.attn.forward, []

@@ -17,6 +17,7 @@ import typer
 from typer.testing import CliRunner
 
 from talkies.cli import jobs, serve
+from talkies.server import peer_flags
 from tests.server.conftest import Server
 from tests.server.fakes import FakeService
 
@@ -46,6 +47,23 @@ def started(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     for name in [name for name in os.environ if name.startswith(("TALKIES_", "VLLM_"))]:
         monkeypatch.delenv(name)
     return seen
+
+
+@pytest.mark.parametrize(
+    ("flags", "graphs"),
+    [
+        ("--omni --enforce-eager", "off"),
+        ("--cuda-graphs off", "off"),
+        ("--cuda-graphs auto --enforce-eager", "off"),
+        ("", "auto"),
+    ],
+)
+def test_a_peers_switch_turns_cuda_graphs_off(started: dict[str, Any], flags: str, graphs: str) -> None:
+    result = run(app, ["serve", "--port", "0", *flags.split()])
+    assert result.exit_code == 0, result.output
+    assert started["engine"]["cuda_graphs"] == graphs
+    assert "--enforce-eager" not in peer_flags.PEER_FLAGS  # nobody else takes it and drops it
+    assert run(app, ["serve", "--port", "0", "--cuda-graphs", "on"]).exit_code == 2
 
 
 def test_a_vllm_omni_launch_line_starts_the_same_service(started: dict[str, Any], tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ def generate(
     quantization_exclude: list[str] = typer.Option(
         [], envvar="TALKIES_QUANTIZATION_EXCLUDE", help="A linear that stays as it is, such as blocks.0.*; repeatable."
     ),
+    cuda_graphs: str = typer.Option("auto", envvar="TALKIES_CUDA_GRAPHS", help="auto or off: replayed small forwards."),
     threads: int | None = typer.Option(None, envvar="TALKIES_THREADS", help="CPU threads; all cores when absent."),
     json: bool = typer.Option(False, "--json", help="One JSON object on the last line of stdout."),
 ) -> None:
@@ -106,6 +107,7 @@ def generate(
         vram_budget=parse_bytes("vram_budget", vram_budget),
         ram_budget=parse_bytes("ram_budget", ram_budget),
         quantization_exclude=tuple(quantization_exclude),
+        cuda_graphs=cuda_graphs,  # type: ignore[arg-type]
         threads=threads or "auto",
     )
     results = _run(config, request, paths, quiet=json)

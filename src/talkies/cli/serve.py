@@ -129,6 +129,11 @@ def serve(
     quantization_exclude: list[str] = typer.Option(
         [], envvar="TALKIES_QUANTIZATION_EXCLUDE", help="A linear that stays as it is, such as blocks.0.*; repeatable."
     ),
+    cuda_graphs: str = typer.Option(
+        "auto",
+        envvar="TALKIES_CUDA_GRAPHS",
+        help="auto: small forwards on a GPU are replayed; off, or --enforce-eager.",
+    ),
     threads: int | None = typer.Option(None, envvar="TALKIES_THREADS", help="CPU threads; all cores when absent."),
     hang_timeout_s: float = typer.Option(
         300.0,
@@ -157,6 +162,7 @@ def serve(
         resident_blocks = resident if resident is not None else resident_blocks
     mode, others = peer_flags.take_offload(arguments or [], offload)
     host_bytes, others = peer_flags.take_pin_budget(others, parse_bytes("ram_budget", ram_budget))
+    eager, others = peer_flags.take_eager(others)
     positional, notes = peer_flags.take(others, own)
     if positional is not None and model is not None and positional != model:
         raise ConfigError(f"MODEL {positional} and --model {model} differ", hint="name one", param="model")
@@ -186,6 +192,7 @@ def serve(
         "kernels": kernels,
         "quantization": quantization,
         "quantization_exclude": tuple(quantization_exclude),
+        "cuda_graphs": "off" if eager else cuda_graphs,
         "threads": threads,
         "task_type": task_type,
         "offload": mode if mode is not None else offload,

@@ -37,8 +37,10 @@ from talkies.model.modulation import ModulationTable, build_table
 from talkies.model.timesteps import StepPlan
 from talkies.model.weights import DiTReader
 from talkies.placement.components import Residency
+from talkies.placement.graphs import MAX_BYTES, Graphs
 from talkies.placement.host import gib
 from talkies.placement.modulation_feed import pinned
+from talkies.placement.recorder import CudaRecorder
 from talkies.sampling.schedule import DualSchedule
 
 log = logging.getLogger(__name__)
@@ -67,6 +69,7 @@ class Components:
     placement: Placement
     alive: Callable[[], object] = lambda: None  # called now and then by what may take long
     residency: Residency = field(default_factory=Residency)
+    graphs: Graphs | None = None  # of small forwards; None: all are launched kernel by kernel
     _tables: OrderedDict[object, ModulationTable] = field(default_factory=OrderedDict)
     _memo: Memo = field(default_factory=lambda: Memo(MEMO_BYTES))
 
@@ -85,6 +88,12 @@ class Components:
         """Waits for the device: a step is done when the device has done it, and its fault shows here."""
         if self.config.device.type == "cuda":
             torch.cuda.synchronize(self.config.device)
+
+    def release(self) -> None:
+        """What can be made again leaves the device: after a failure, that of a full device above all."""
+        self.residency.release()
+        if self.graphs is not None:
+            self.graphs.forget()
 
     def give_back(self) -> None:
         """Freed memory goes to the system, as far as it takes it."""
@@ -173,10 +182,11 @@ def load(config: EngineConfig, *, on_stage: Callable[[str], object] = lambda sta
     # The prompt's few rows pass the refiner once a request: never approximated, and no plan made for their number.
     text_attend = attention.create("sdpa")
     log.info(
-        "attention %s, kernels %s, quantization %s on %s",
+        "attention %s, kernels %s, quantization %s, CUDA graphs of small forwards %s on %s",
         resolved.attention,
         resolved.kernels,
         resolved.quantize.method,
+        "on" if resolved.cuda_graphs else "off",
         resolved.device,
     )
     began = time.perf_counter()
@@ -185,6 +195,10 @@ def load(config: EngineConfig, *, on_stage: Callable[[str], object] = lambda sta
         log.info("plan: %s", placement.plan.summary())
     cap(resolved.device, config.vram_budget)
     residency, residences = Residency(), placement.residences
+    graphs = None
+    if resolved.cuda_graphs and residences.dit is None:  # what streams cannot be replayed
+        most = MAX_BYTES if config.vram_budget is None else min(MAX_BYTES, config.vram_budget // 16)
+        graphs = Graphs(CudaRecorder(resolved.device), max_bytes=most)
     dits, readers = {}, {}
     for partition, folder in parts.transformers.items():
         on_stage(f"weights of {partition}")
@@ -201,6 +215,8 @@ def load(config: EngineConfig, *, on_stage: Callable[[str], object] = lambda sta
             layerwise=residences.dit,
         )
         dit.use_chunking(placement.chunking)
+        if graphs is not None:
+            graphs.wrap(dit)
         dits[partition] = dit
     on_stage("text encoder")
     encoder = place_text(parts.text_encoder, residency, residences.text, dtype=resolved.dtype, device=resolved.device)
@@ -223,4 +239,5 @@ def load(config: EngineConfig, *, on_stage: Callable[[str], object] = lambda sta
         audio=place_audio(parts.audio_vae, residency, residences.audio, device=resolved.device),
         placement=placement,
         residency=residency,
+        graphs=graphs,
     )

@@ -43,6 +43,7 @@ class Engine:
         attention: str = "auto",
         kernels: str = "auto",
         quantization: str = "none",
+        cuda_graphs: str = "auto",
         threads: int | None = None,
     ) -> Engine:
         """Load a folder or hub id; the embedded checkpoint when ``model`` is None.
@@ -57,6 +58,7 @@ class Engine:
                 attention=attention,
                 kernels=kernels,
                 quantization=quantization,  # type: ignore[arg-type]
+                cuda_graphs=cuda_graphs,  # type: ignore[arg-type]
                 threads="auto" if threads is None else threads,
             )
         )
@@ -197,7 +199,7 @@ class Engine:
             error.__traceback__ = None  # its frames hold the tensors of the request
         else:
             return
-        self.components.residency.release()
+        self.components.release()
         self.components.give_back()
         raise known
 

@@ -98,9 +98,11 @@ def _room(components: Components, budget: int | None) -> int | None:
 
 
 def _reserve(components: Components) -> int:
-    """What fills up over the first jobs and then stays: remembered encodings, and on a CPU modulation tables."""
+    """What fills up over the first jobs and then stays: remembered encodings, on a GPU graphs of small forwards, and on
+    a CPU modulation tables."""
     if components.config.device.type == "cuda":
-        return MEMO_BYTES
+        graphs = components.graphs
+        return MEMO_BYTES + (0 if graphs is None else graphs.max_bytes - graphs.held_bytes)
     c = next(iter(components.dits.values())).config
     pairs = 3 * (components.limits.default_num_sigmas - 1)
     table = pairs * c.num_layers * 6 * c.hidden_size * components.config.dtype.itemsize

@@ -37,7 +37,6 @@ def _switch(reason: str, *, holds: bool = False) -> PeerFlag:
 PEER_FLAGS: dict[str, PeerFlag] = {
     "--omni": _switch("every model here makes picture and sound", holds=True),
     "--step-execution": _switch("the scheduler always works between steps", holds=True),
-    "--enforce-eager": _switch("nothing is compiled", holds=True),
     "--log-stats": _switch("metrics are on; --disable-log-stats turns them off", holds=True),
     "--trust-remote-code": _switch("code from a checkpoint is never run"),
     "--revision": PeerFlag("a folder is served as it is"),
@@ -116,6 +115,7 @@ OFFLOAD_SWITCHES = {
 GATHER_SWITCHES = ("--dlo-use-allgather", "--dlo-no-use-allgather")
 PIN_BUDGET = "--dlo-pin-budget-gb"
 WEIGHT_TRANSFERS = ("rank-local", "allgather")  # of one rank they are the same copy
+EAGER_SWITCH = "--enforce-eager"  # a peer's word for --cuda-graphs off
 COMPONENT_NAMES = {
     "dit": ("dit",),
     "transformer": ("dit",),
@@ -162,6 +162,11 @@ def take_pin_budget(arguments: Sequence[str], ram_budget: int | None) -> tuple[i
             raise ConfigError(f"{PIN_BUDGET} {value} and --ram-budget differ", hint="give one", param=PIN_BUDGET)
         ram_budget = num_bytes
     return ram_budget, rest
+
+
+def take_eager(arguments: Sequence[str]) -> tuple[bool, list[str]]:
+    """(whether a peer's switch asks for kernels launched one by one, the other arguments)."""
+    return EAGER_SWITCH in arguments, [name for name in arguments if name != EAGER_SWITCH]
 
 
 def offload_config(text: str) -> tuple[str, str | None, int | None]:
