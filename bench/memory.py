@@ -8,7 +8,8 @@
     bf16    a forward at 58,758, 20,424 and 6,105 rows with 0 .. all blocks resident: time and peak beside the plan's,
             chunks, outputs bit-equal to resident
     fp8     the same with e4m3 linears
-    dlo     two ranks, one host copy, slices gathered, against resident; needs two GPUs (two processes on a CPU)
+    ranks   two ranks, a GPU each (two processes on a CPU): tensor-parallel shards resident and streamed, and one host
+            copy whose slices are gathered; --rank-parts takes some of tp_fp8, tp_bf16, dlo_bf16, dlo_fp8
     e2e     text encoder, 3 forwards, video decode under --vram-budget, as planned; the allocator's cap is set
 
 Writes <out>/streaming-<device>.json after every part; every figure is printed when it is known.
@@ -38,8 +39,8 @@ from talkies.placement.footprint import Sizes
 from talkies.placement.hardware import H200, Hardware
 from talkies.placement.quantize import QuantizeConfig
 
-PARTS = ("rates", "bf16", "fp8", "dlo", "e2e")
-NEEDS_S = {"rates": 10, "bf16": 240, "fp8": 200, "dlo": 150, "e2e": 240}
+PARTS = ("rates", "bf16", "fp8", "ranks", "e2e")
+NEEDS_S = {"rates": 10, "bf16": 240, "fp8": 200, "ranks": 200, "e2e": 240}
 MIDDLE = fw.Shape(text=30, audio_latents=207, frames=37, height=36, width=60)
 SHORT = fw.Shape(text=30, audio_latents=207, frames=37, height=18, width=34)
 SMOKE_CONFIG = DiTConfig(**{f: getattr(fw.TINY, f) for f in fw.TINY.__dataclass_fields__} | {"num_layers": 6})
@@ -62,6 +63,7 @@ class Run:
     ram_bytes: int
     points: Sequence[int]
     repeats: int
+    rank_parts: tuple[str, ...]
     out: Path
     clock: Clock
     hardware: Hardware = H200
@@ -107,18 +109,25 @@ def part_fp8(run: Run) -> None:
     curve(run, "fp8_", QuantizeConfig(method="fp8"))
 
 
-def part_dlo(run: Run) -> None:
-    from bench import memory_dlo
+def part_ranks(run: Run) -> None:
+    from bench import memory_ranks
 
-    if run.on_gpu and torch.cuda.device_count() < 2:
+    if run.on_gpu and torch.cuda.device_count() < memory_ranks.WORLD:
         run.say("  left out: one GPU")
         return
     free(run.device)
-    for name, value in memory_dlo.measure(run.config, run.shapes[0], run.device, run.kernels, run.attention).items():
+    limit_s = run.clock.left_s - 10
+    found = memory_ranks.measure(
+        run.config, run.shapes[0], run.device, run.kernels, run.attention, run.rank_parts, limit_s
+    )
+    for name, value in found.items():
         if name.startswith("check "):
             run.check(name.removeprefix("check "), bool(value))
         else:
             run.metric(name, value, "")
+    if run.on_gpu:
+        # Published for two cards and e4m3 weights; of a whole pipeline, where ours is the DiT's stage.
+        run.peer["published_fp8_two_cards_gb_per_card"] = 39.85
 
 
 def part_e2e(run: Run) -> None:
@@ -145,6 +154,7 @@ def _take_over(run: Run, path: Path) -> None:
         return
     if old.get("commit") == commit() and old.get("torch") == torch.__version__:
         run.metrics = old["metrics"] | run.metrics
+        run.peer = old["peer"] | run.peer
         run.checks = old["checks"] | run.checks
 
 
@@ -156,6 +166,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--attention", default="auto")
     parser.add_argument("--kernels", default="auto")
     parser.add_argument("--points", default="0,10,20,30,40", help="resident blocks; all of them is always measured")
+    parser.add_argument("--rank-parts", default="tp_fp8,tp_bf16,dlo_bf16,dlo_fp8", help="what two ranks measure")
     parser.add_argument("--rows", default="58758,20424,6105", help="which of the three lengths")
     parser.add_argument("--vram-budget-gib", type=float, default=12.0)
     # Not what is free: the memory of some virtual machines grows as it is used.
@@ -187,6 +198,7 @@ def main(argv: list[str] | None = None) -> int:
         ram_bytes=round(a.ram_gib * GIB),
         points=(0, 2, 3) if smoke else [int(p) for p in a.points.split(",")],
         repeats=a.repeats,
+        rank_parts=tuple(filter(None, a.rank_parts.split(","))),
         out=a.out,
         clock=Clock(a.limit_s),
     )

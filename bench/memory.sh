@@ -3,12 +3,14 @@
 #   1  tests of streaming, rates, the curve of resident blocks in bf16     one GPU
 #   2  the same curve in fp8                                               one GPU
 #   3  text encoder, DiT, video decoder under --vram-budget 12GiB          one GPU, 120 GiB of RAM
-#   4  one host copy for two ranks                                         two GPUs, 40 GiB of /dev/shm
+#   4  shards and one host copy for two ranks, at most LIMIT_S (200)       two GPUs, 40 GiB of /dev/shm
+# RANK_PARTS=tp_fp8,tp_bf16,dlo_bf16,dlo_fp8 takes some of step 4.
 # Without STEP all that fit this machine. Needs no network and no diffusers. Steps accumulate in
 # OUT/streaming-<device>.json while the commit stays the same; every figure is printed as soon as it is known.
 set -u
 OUT=${1:-bench/results}
 PYTHON=${PYTHON:-python3}
+RANKS_LIMIT_S=${LIMIT_S:-200}
 LIMIT_S=${LIMIT_S:-540}
 export PYTHONPATH="src:.${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
 ulimit -l unlimited 2>/dev/null
@@ -24,7 +26,8 @@ for step in $steps; do
     3) timeout "$LIMIT_S" $PYTHON -m bench.memory --parts rates,e2e --limit-s "$LIMIT_S" --out "$OUT" || status=1 ;;
     4) mount -o remount,size=48G /dev/shm 2>/dev/null
        df -h /dev/shm | tail -1
-       timeout "$LIMIT_S" $PYTHON -m bench.memory --parts rates,dlo --limit-s "$LIMIT_S" --out "$OUT" || status=1 ;;
+       timeout $((RANKS_LIMIT_S + 40)) $PYTHON -m bench.memory --parts ranks --limit-s "$RANKS_LIMIT_S" --out "$OUT" \
+         ${RANK_PARTS:+--rank-parts "$RANK_PARTS"} || status=1 ;;
     *) echo "unknown step $step" >&2; status=2 ;;
   esac
 done

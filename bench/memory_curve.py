@@ -10,11 +10,12 @@ from talkies.benchmarks import forward as fw
 from talkies.benchmarks.random_dit import RandomDiT
 from talkies.benchmarks.timing import GIB, free
 from talkies.model.chunking import Chunking
+from talkies.model.config import DiTConfig
 from talkies.model.dit import PackedDiT
 from talkies.placement import footprint as fp
 from talkies.placement import timing
 from talkies.placement.flat import FlatLayout, parameters_of
-from talkies.placement.footprint import Work
+from talkies.placement.footprint import Sizes, Work
 from talkies.placement.host import HostBuffer
 from talkies.placement.layerwise import (
     LayerwiseConfig,
@@ -32,7 +33,11 @@ if TYPE_CHECKING:
 
 LONG_ROWS = 40_000
 TOLERANCE = 0.08  # of a predicted peak
-CHUNKINGS = {"mlp8k": Chunking(mlp_rows=8192), "mlp8k_heads2": Chunking(mlp_rows=8192, head_groups=2)}
+CHUNKINGS = {
+    "mlp8k": Chunking(mlp_rows=8192),
+    "mlp8k_heads2": Chunking(mlp_rows=8192, head_groups=2),
+    "mlp8k_heads4": Chunking(mlp_rows=8192, head_groups=4),
+}
 
 
 class Step(fw.Step):
@@ -97,7 +102,9 @@ def curve(run: Run, prefix: str, quantize: QuantizeConfig) -> None:
     try:
         for step in steps:
             resident: fw.Measured | None = None
-            for count in (number, *[p for p in run.points if p < number]):
+            # A long forward is of one speed at all points: every other one shows it.
+            points = [p for p in run.points if p < number][:: 2 if _rows(step) > LONG_ROWS else 1]
+            for count in (number, *points):
                 if run.on_gpu and run.clock.left_s < 30:
                     run.say("  no time left for more points")
                     return
@@ -146,15 +153,29 @@ def _point(
     seconds = timing.forward_seconds(
         run.sizes, _rows(step), run.hardware, config, block_bytes, fp8=fp8, fp8_attention="fp8" in run.attention
     )
-    weights = fp.dit_weights(run.sizes, quantize, config)
-    forward = fp.forward_bytes(run.sizes, _rows(step), chunking, fp8=fp8, fp8_attention="fp8" in run.attention)
-    predicted = weights.fixed + weights.visiting + forward + fp.held_bytes(run.sizes, _work(step)) + fp.WORKSPACE
+    predicted = predicted_peak(run.config, step, quantize, config, chunking, run.attention)
     run.metric(f"{prefix}plan_s_{key}", seconds, "s predicted")
     run.metric(f"{prefix}plan_peak_gib_{key}", predicted / GIB, "GiB predicted")
     if run.on_gpu:
         off = predicted / found.peak.most - 1
         run.check(f"{prefix}plan's peak at {key} within 8 %", abs(off) <= TOLERANCE, f"{off:+.1%}")
     return found
+
+
+def predicted_peak(
+    config: DiTConfig,
+    step: fw.Step,
+    quantize: QuantizeConfig,
+    layerwise: LayerwiseConfig,
+    chunking: Chunking,
+    attention: str,
+) -> int:
+    """The planner's bytes of a step whose refiner is away; ``config`` may be a shard's."""
+    sizes, rows = Sizes(dit=config), _rows(step)
+    weights = fp.dit_weights(sizes, quantize, layerwise)
+    fp8 = quantize.method == "fp8"
+    forward = fp.forward_bytes(sizes, rows, chunking, fp8=fp8, fp8_attention="fp8" in attention)
+    return weights.fixed + weights.visiting + forward + fp.held_bytes(sizes, _work(step)) + fp.WORKSPACE
 
 
 def _compare(

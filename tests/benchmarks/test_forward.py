@@ -23,12 +23,14 @@ def _results(folder):
 
 
 def test_the_comparison_runs_every_part_that_needs_no_gpu(tmp_path):
-    parts = "kernels,checks,floor,bf16,fp8,diffusers,small"
+    parts = "kernels,checks,floor,bf16,fp8,diffusers,small,steps,saturation"
     assert dit_forward.main(["--device", "cpu", "--out", str(tmp_path), "--parts", parts]) == 0
     found = _results(tmp_path)
     assert {"bf16_s", "fp8_s", "floor_bf16_s", "floor_fp8_s", "bf16_peak_gib", "fp8_peak_gib", "fp8_rel_err"} <= set(
         found["metrics"]
     )
+    for name in ("steps_4_eager_host_ms", "steps_1_eager_ms", "saturation_tiny_measured_rows", "saturation_tiny_ratio"):
+        assert found["metrics"][name] > 0
     assert {"diffusers_eager_s", "diffusers_peak_gib"} <= set(found["peer"])
     assert all(found["checks"].values())
     assert found["checks"]["full_size_agrees_with_diffusers_eager"]

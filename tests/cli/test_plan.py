@@ -72,6 +72,26 @@ def test_peers_switches_mean_a_mode():
         peer_flags.take_offload(["--enable-cpu-offload"], "none")
 
 
+def test_one_way_to_move_weights_is_asked_for():
+    with pytest.raises(ConfigError, match="--dlo-use-allgather and --dlo-no-use-allgather exclude each other"):
+        peer_flags.take_offload(["--dlo-no-use-allgather", "--dlo-use-allgather"], "auto")
+
+
+@pytest.mark.parametrize("words", [["--dlo-pin-budget-gb", "40"], ["--dlo-pin-budget-gb=40"]])
+def test_a_peers_pin_budget_is_the_ram_budget(words):
+    assert peer_flags.take_pin_budget(["m", *words, "--omni"], None) == (40_000_000_000, ["m", "--omni"])
+    assert peer_flags.take_pin_budget(words, 40_000_000_000) == (40_000_000_000, [])
+    assert peer_flags.take_pin_budget(["m"], 7) == (7, ["m"])
+    with pytest.raises(ConfigError, match="--dlo-pin-budget-gb 40 and --ram-budget differ"):
+        peer_flags.take_pin_budget(words, 1 << 30)
+
+
+@pytest.mark.parametrize("value", ["", "all", "-1", "0", "inf", "nan"])
+def test_a_pin_budget_that_is_no_size_is_refused(value):
+    with pytest.raises(ConfigError, match=f"--dlo-pin-budget-gb {value} is not a size"):
+        peer_flags.take_pin_budget(["--dlo-pin-budget-gb", value], None)
+
+
 def test_peers_names_of_components():
     assert peer_flags.components("dit,text_encoder,vae") == ("dit", "text", "video", "audio")
     with pytest.raises(ConfigError, match="unet"):
@@ -81,8 +101,11 @@ def test_peers_names_of_components():
 def test_a_peers_json_means_the_same():
     text = '{"mode": "layer", "components": ["dit", "text_encoder"], "layer_options": {"dit": {"resident_layers": 12}}}'
     assert peer_flags.offload_config(text) == ("layer", "dit,text_encoder", 12)
+    for transfer in ("rank-local", "allgather"):
+        assert peer_flags.offload_config(text.replace('{"resident', f'{{"weight_transfer": "{transfer}", "resident'))
     assert peer_flags.offload_config('{"mode": "module"}') == ("module", None, None)
-    for bad in ("[]", "{", '{"mode": "disk"}', '{"mode": "layer", "x": 1}'):
+    no_transfer = '{"mode": "layer", "layer_options": {"dit": {"weight_transfer": "pigeon"}}}'
+    for bad in ("[]", "{", '{"mode": "disk"}', '{"mode": "layer", "x": 1}', no_transfer):
         with pytest.raises(ConfigError, match="diffusion-offload-config"):
             peer_flags.offload_config(bad)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from talkies.engine.cost import CostModel, Size, predict, size_of
+from talkies.engine.cost import CostModel, Size, gains_nothing, predict, saturation_rows, size_of
 from talkies.geometry import Limits
 from talkies.request import Target, VideoRequest
 
@@ -50,3 +50,33 @@ def test_finished_jobs_correct_the_model_slowly():
         learned = learned.learned(size, took_s=22.0)
     assert learned.seconds(size) == pytest.approx(22.0, rel=0.01)
     assert model().learned(size, took_s=1e9).seconds(size) < 4 * model().seconds(size)  # one outlier is not believed
+
+
+def test_the_saturation_point_of_a_line_is_where_its_fixed_share_is_five_percent():
+    line = [(rows, 0.1 + 0.001 * rows) for rows in (500, 1000, 2000, 4000)]
+    assert saturation_rows(line) == 2000
+    assert saturation_rows(line[:2]) == 2000  # beyond the samples, along the last line
+    assert saturation_rows([(rows, 0.1 + 0.001 * rows) for rows in (3000, 6000)]) == 3000  # full with one request
+
+
+def test_a_floor_of_launches_ends_where_rows_begin_to_cost():
+    """What two lengths of one clip cannot show: both take the time of a chain of kernels."""
+
+    def forward(rows):
+        return rows, max(0.3, 0.001 * rows)
+
+    for one in range(20, 60, 7):
+        counts = [1]
+        while counts[-1] == 1 or not gains_nothing(forward(one * counts[-2]), forward(one * counts[-1])):
+            counts.append(2 * counts[-1])
+        counts += [counts[-1] * 3 // 4, counts[-1] * 3 // 8]
+        assert saturation_rows([forward(one * n) for n in counts]) == pytest.approx(300 / 1.05, rel=0.2)
+        assert saturation_rows([forward(one * n) for n in range(1, 33)]) == pytest.approx(300 / 1.05, rel=0.05)
+
+
+def test_rows_that_cost_nothing_are_not_refused():
+    assert saturation_rows([(100, 0.3), (200, 0.3)]) == 200
+    assert saturation_rows([(100, 0.3)]) == 100
+    assert saturation_rows([(100, 0.4), (100, 0.3), (200, 0.3)]) == 200
+    assert model(full_rows=321).max_step_rows == 321
+    assert model().max_step_rows == 2000

@@ -11,9 +11,13 @@ from talkies import Engine
 from talkies.engine import footprint, pipeline
 from talkies.engine.cost import size_of
 from talkies.engine.extent import extents_of
-from talkies.engine.memory import MemoryModel, check_fits
+from talkies.engine.memory import MemoryModel, Visits, check_fits
 from talkies.errors import ConfigError, InvalidRequest
 from talkies.media.encode import write_mp4
+from talkies.model.chunking import Chunking
+from talkies.model.config import DiTConfig
+from talkies.placement.footprint import Sizes, forward_bytes
+from talkies.placement.forward_rates import forward_rates
 from talkies.request import Condition, Target, VideoRequest, plan
 from tests.engine.memory_meter import peak_bytes
 
@@ -136,3 +140,22 @@ def test_the_model_crosses_to_the_server(model):
 
     assert pickle.loads(pickle.dumps(model)) == model
     assert isinstance(model, MemoryModel)
+
+
+def test_weights_that_visit_are_counted_with_their_stage_and_without_slack(model, engine):
+    limits, wanted = engine.limits, request()
+    plain = model.need(wanted, limits)
+    small = replace(model, visits=Visits(text=1))
+    assert small.need(wanted, limits).transient == plain.transient  # the largest stage is another one
+    big = replace(model, visits=Visits(decode=10**12))
+    assert big.need(wanted, limits).transient - 10**12 <= plain.transient
+    assert big.need(wanted, limits).held == plain.held
+
+
+def test_a_clip_is_admitted_by_what_its_plan_counted(model, engine):
+    """Chunked and in fp8, as the planner has it: the formula of a CPU would refuse what a plan promised."""
+    rates = forward_rates(DiTConfig(), 2, Chunking(mlp_rows=8192, head_groups=2))
+    chunked = replace(model, forward=rates, slack=1.0)
+    rows = size_of(request(124, 96, 64), engine.limits).rows
+    assert forward_bytes(Sizes(), 58_758, Chunking(mlp_rows=8192, head_groups=2)) == round(rates.bytes(58_758))
+    assert chunked.need(request(124, 96, 64), engine.limits).transient >= 0.99 * rates.bytes(rows)

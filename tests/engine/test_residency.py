@@ -55,6 +55,14 @@ def test_any_choice_is_bit_equal(config, expected):
     assert _digest(Engine.open_config(config).generate(REQUEST)) == expected
 
 
+def test_module_is_about_every_component_that_is_named():
+    fixed = planning._fixed(EngineConfig(offload="module"))
+    assert fixed.dit is not None
+    assert {fixed.text, fixed.video, fixed.audio} == {"evicted"}
+    fixed = planning._fixed(EngineConfig(offload="module", offload_components=("text",)))
+    assert (fixed.dit, fixed.text, fixed.video) == (None, "evicted", "resident")
+
+
 def test_one_component_at_a_time_holds_the_device(streamed_engine):
     c = streamed_engine.components
     seen = []
@@ -175,7 +183,7 @@ def test_the_worker_survives_a_job_without_memory(streamed_engine, expected, tmp
 
     components = streamed_engine.components
     monkeypatch.setattr(build, "load", lambda config, **_: components)
-    monkeypatch.setattr(worker, "warm_up", lambda c: CostModel.fit([(100, 0.1)], pixel_s=1e-9, begin_s=0.1))
+    monkeypatch.setattr(worker, "warm_up", lambda c, **_: CostModel.fit([(100, 0.1)], pixel_s=1e-9, begin_s=0.1))
     rig = Rig("h3-tiny", tmp_path)
     block = components.dits["fl2va"].blocks[3]
     real, calls = block.attn.forward, []

@@ -193,7 +193,7 @@ def test_quantize_heads(num_documents, smooth, num_rows, name, device):
 
 @each_op_set
 @each_dtype
-@pytest.mark.parametrize("lengths", [(1,), (63,), (70, 1, 530)], ids=str)
+@pytest.mark.parametrize("lengths", [(1,), (63,), (1030,), (70, 1, 530)], ids=str)
 def test_head_stats(lengths, dtype, name, device):
     ops = ops_for(name, device, dtype)
     bounds = [0, *itertools.accumulate(lengths)]

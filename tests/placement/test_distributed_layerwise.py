@@ -3,71 +3,43 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
-from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from talkies.placement import distributed_layerwise as dlo
+from talkies.placement import peers as peering
 from talkies.placement.host import check_shm
-
-WORLD = 2
-TIMEOUT_S = 20
+from tests.placement.ranks import CPU, TIMEOUT_S, embedded_reader, embedded_step, join, run
 
 
-def _port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-def _join(rank, port):
-    os.environ.update(GLOO_SOCKET_IFNAME="lo", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=WORLD, timeout=timedelta(seconds=TIMEOUT_S))
-    return dist.group.WORLD
-
-
-def _embedded(group, *, share):
-    """The DiT of the embedded checkpoint and its inputs."""
+def _embedded(group, *, share, quantize="none"):
     from talkies.attention import registry
-    from talkies.benchmarks import forward as fw
-    from talkies.codecs.checkpoint import find_parts
-    from talkies.engine.config import embedded_folder
-    from talkies.model.modulation import build_table
-    from talkies.model.weights import DiTReader, build_dit
+    from talkies.kernels.select import REFERENCE
+    from talkies.model.weights import build_dit
+    from talkies.placement.quantize import QuantizeConfig, placer
 
-    cpu = torch.device("cpu")
-    reader = DiTReader(find_parts(embedded_folder()).transformers["fl2va"], dtype=torch.float32)
-    shared = dlo.SharedBlocks(group, pin=False) if share else None
+    reader = embedded_reader()
+    shared = dlo.SharedBlocks(peering.Peers(group), pin=False) if share else None
 
     def settle(name, block):
         if share and name.startswith("blocks."):
             shared.settle(int(name.split(".")[1]), block)
 
-    dit = build_dit(reader, attend=registry.create("sdpa"), adaln=False, settle=settle)
+    place = placer(QuantizeConfig(method=quantize), reader.config, REFERENCE, CPU)
+    dit = build_dit(reader, attend=registry.create("sdpa"), adaln=False, place=place, settle=settle)
     streamed = None
     if share:
         shared.publish()
         blocks = list(dit.blocks)
-        streamed = dlo.stream_shared(blocks, shared, range(len(blocks)), group, cpu)
-    layout = fw.Shape(text=9, audio_latents=20, frames=7, height=4, width=6).layout()
-    generator = torch.Generator().manual_seed(1)
-    c = reader.config
-    video = torch.randn(layout.num_video_rows, c.video_row_dim, generator=generator)
-    audio = torch.randn(layout.num_audio_rows, c.audio_in_channels, generator=generator)
-    text = torch.randn(layout.num_text, c.text_dim, generator=generator)
-    plan = layout.step_plan(torch.tensor([0.25]), torch.tensor([0.5]))
-    inputs = fw.Inputs(layout, video, audio, text, None, None, build_table(reader, [plan]).step(0))
-    return dit, streamed, fw.Step(dit, inputs)
+        streamed = dlo.stream_shared(blocks, shared, range(len(blocks)), CPU)
+    return dit, streamed, embedded_step(dit, reader)
 
 
-def _equal(rank, port, results):
-    group = _join(rank, port)
+def _equal(rank, world, port, results):
+    group = join(rank, world, port)
     with torch.inference_mode():
         expected = _embedded(group, share=False)[2]()
         dit, streamed, step = _embedded(group, share=True)
@@ -76,7 +48,7 @@ def _equal(rank, port, results):
         # One copy: this rank's parameters are a mapping of a file that both map and that has no name any more.
         weight = dit.blocks[0].attn.to_qkv.weight
         with open("/proc/self/maps") as maps:
-            lines = [line for line in maps if dlo.PREFIX in line]
+            lines = [line for line in maps if peering.PREFIX in line]
         starts = [tuple(int(x, 16) for x in line.split()[0].split("-")) for line in lines]
         assert any(a <= weight.data_ptr() < b for a, b in starts)
         assert all("(deleted)" in line for line in lines)
@@ -86,14 +58,20 @@ def _equal(rank, port, results):
         assert float(weight.max()) == 3.0
         dist.barrier()
         streamed.close()
+        # e4m3 weights and their scales cross as they are.
+        expected = _embedded(group, share=False, quantize="fp8")[2]()
+        dit, streamed, step = _embedded(group, share=True, quantize="fp8")
+        assert dit.blocks[0].attn.to_qkv.weight.dtype == torch.float8_e4m3fn
+        assert all(torch.equal(a, b) for a, b in zip(step(), expected, strict=True))
+        streamed.close()
     results[rank] = "equal"
     dist.destroy_process_group()
 
 
-def _dies(rank, port, results):
+def _dies(rank, world, port, results):
     from talkies.errors import WorkerDied
 
-    group = _join(rank, port)
+    group = join(rank, world, port)
     with torch.inference_mode():
         dit, _, step = _embedded(group, share=True)
         step()
@@ -115,10 +93,10 @@ def _dies(rank, port, results):
             results[rank] = f"{time.monotonic() - began:.1f} {error}"
 
 
-def _raises(rank, port, results):
+def _raises(rank, world, port, results):
     from talkies.errors import WorkerDied
 
-    group = _join(rank, port)
+    group = join(rank, world, port)
     with torch.inference_mode():
         dit, _, step = _embedded(group, share=True)
         step()
@@ -140,12 +118,12 @@ def _raises(rank, port, results):
     os._exit(0)
 
 
-def _full(rank, port, results):
+def _full(rank, world, port, results):
     """One rank's shared memory is too small: both learn it."""
     from talkies.errors import ConfigError
     from talkies.placement.host import HostBuffer
 
-    group = _join(rank, port)
+    group = join(rank, world, port)
     if rank == 1:
         real = HostBuffer.shared.__func__
 
@@ -161,31 +139,14 @@ def _full(rank, port, results):
     dist.destroy_process_group()
 
 
-def _run(target, within_s=100.0):
-    context = mp.get_context("spawn")
-    with context.Manager() as manager:
-        results, port = manager.dict(), _port()
-        ranks = [context.Process(target=target, args=(rank, port, results)) for rank in range(WORLD)]
-        for process in ranks:
-            process.start()
-        deadline = time.monotonic() + within_s
-        for process in ranks:
-            process.join(max(0.1, deadline - time.monotonic()))
-        stuck = [process for process in ranks if process.is_alive()]
-        for process in stuck:
-            process.kill()
-        assert not stuck, "a rank hangs"
-        return dict(results)
-
-
 @pytest.mark.timeout(150)
 def test_two_ranks_and_one_host_copy_are_bit_equal_to_resident():
-    assert _run(_equal) == {0: "equal", 1: "equal"}
+    assert run(_equal) == {0: "equal", 1: "equal"}
 
 
 @pytest.mark.timeout(150)
 def test_a_rank_that_dies_ends_the_other_with_a_reason():
-    results = _run(_dies)
+    results = run(_dies)
     assert set(results) == {0}
     seconds, _, text = results[0].partition(" ")
     assert float(seconds) < TIMEOUT_S
@@ -194,16 +155,16 @@ def test_a_rank_that_dies_ends_the_other_with_a_reason():
 
 @pytest.mark.timeout(150)
 def test_a_rank_that_raises_tells_the_other():
-    results = _run(_raises)
+    results = run(_raises)
     assert "MemoryError" in results[1]
     seconds, _, text = results[0].partition(" ")
     assert float(seconds) < TIMEOUT_S + 5
-    assert text.startswith("WorkerDied")
+    assert text.startswith("WorkerDied rank 1 failed (MemoryError")
 
 
 @pytest.mark.timeout(150)
 def test_shared_memory_that_is_too_small_is_said_on_every_rank():
-    results = _run(_full)
+    results = run(_full)
     assert set(results) == {0, 1}
     for text in results.values():
         assert "rank 1 cannot share its weights" in text
@@ -219,11 +180,11 @@ def test_too_small_a_shm_is_found_before_anything_is_loaded():
 
 
 def test_files_of_dead_processes_are_swept(tmp_path):
-    dead, alive = tmp_path / f"{dlo.PREFIX}-999999999-ab-0", tmp_path / f"{dlo.PREFIX}-{os.getpid()}-ab-0"
+    dead, alive = tmp_path / f"{peering.PREFIX}-999999999-ab-0", tmp_path / f"{peering.PREFIX}-{os.getpid()}-ab-0"
     other = tmp_path / "something-else"
     for path in (dead, alive, other):
         path.write_bytes(b"x")
-    assert dlo.sweep(tmp_path) == 1
+    assert peering.sweep(tmp_path) == 1
     assert not dead.exists()
     assert alive.exists()
     assert other.exists()

@@ -56,3 +56,15 @@ def test_on_a_gpu_steps_arrive_in_any_order():
         _same(step, table.step(index))
     on_gpu = build_table(tiny_dit().to(device), table.steps, device)
     torch.testing.assert_close(on_gpu.params.cpu(), table.params, rtol=1e-5, atol=1e-5)
+
+
+def test_what_steps_need_of_their_rows_is_on_the_device_before_the_first_one():
+    """A copy from the host in a step would stop it; a chunk or a head's rows are then views."""
+    table = _table()
+    ModulationFeed(table, torch.device("cpu"), stream=object())
+    for plan in table.steps:
+        for runs in (plan.rows, plan.output_rows):
+            whole = runs._index[torch.device("cpu")]
+            part = runs.cut(3, 9).index(torch.device("cpu"))
+            assert part.data_ptr() == whole[3:].data_ptr()
+            assert torch.equal(part, whole[3:9])

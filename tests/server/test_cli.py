@@ -17,6 +17,7 @@ import typer
 from typer.testing import CliRunner
 
 from talkies.cli import jobs, serve
+from talkies.server import peer_flags
 from tests.server.conftest import Server
 from tests.server.fakes import FakeService
 
@@ -46,6 +47,23 @@ def started(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     for name in [name for name in os.environ if name.startswith(("TALKIES_", "VLLM_"))]:
         monkeypatch.delenv(name)
     return seen
+
+
+@pytest.mark.parametrize(
+    ("flags", "graphs"),
+    [
+        ("--omni --enforce-eager", "off"),
+        ("--cuda-graphs off", "off"),
+        ("--cuda-graphs auto --enforce-eager", "off"),
+        ("", "auto"),
+    ],
+)
+def test_a_peers_switch_turns_cuda_graphs_off(started: dict[str, Any], flags: str, graphs: str) -> None:
+    result = run(app, ["serve", "--port", "0", *flags.split()])
+    assert result.exit_code == 0, result.output
+    assert started["engine"]["cuda_graphs"] == graphs
+    assert "--enforce-eager" not in peer_flags.PEER_FLAGS  # nobody else takes it and drops it
+    assert run(app, ["serve", "--port", "0", "--cuda-graphs", "on"]).exit_code == 2
 
 
 def test_a_vllm_omni_launch_line_starts_the_same_service(started: dict[str, Any], tmp_path: Path) -> None:
@@ -80,6 +98,26 @@ def test_the_text_encoder_has_a_precision_and_an_attention_of_its_own(started: d
 
 
 @pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("--enable-layerwise-offload", ("layer", None, None)),
+        ("--enable-cpu-offload", ("module", None, None)),
+        (
+            "--enable-distributed-layerwise-offload --dlo-no-use-allgather --dlo-resident-layers 12"
+            " --dlo-chunk-size-mb 64 --dlo-pin-failure-policy fail --dlo-pin-budget-gb 40 --tensor-parallel-size 1",
+            ("layer", 12, 40_000_000_000),
+        ),
+        ("--enable-distributed-layerwise-offload --dlo-use-allgather --num-gpus 1", ("layer", None, None)),
+    ],
+)
+def test_peers_offload_on_one_device_is_ours(started: dict[str, Any], flags: str, expected: tuple[object, ...]) -> None:
+    result = run(app, ["serve", "--port", "0", *flags.split()])
+    assert result.exit_code == 0, result.output
+    engine = started["engine"]
+    assert (engine["offload"], engine["resident_blocks"], engine["ram_budget"]) == expected
+
+
+@pytest.mark.parametrize(
     ("flags", "words"),
     [
         ("--usp 2", "--usp 2 is not available: one device serves the model (leave it out, or use 1)"),
@@ -87,7 +125,10 @@ def test_the_text_encoder_has_a_precision_and_an_attention_of_its_own(started: d
         ("--lora-path x.safetensors", "adapters are not available"),
         ("--enable-layerwise-offload --enable-cpu-offload", "exclude each other"),
         ("--trust-remote-code", "never run"),
-        ("-tp 4", "-tp 4 is not available"),
+        ("-tp 4", "-tp 4 is not available: one device serves the model: no engine drives the ranks of several yet"),
+        ("--enable-distributed-layerwise-offload --tp-size 2", "--tp-size 2 is not available"),
+        ("--dlo-pin-budget-gb 9 --ram-budget 12GiB", "differ"),
+        ("--dlo-chunk-size-mb 128", "a block crosses as one copy (leave it out, or use 64)"),
         ("--max-num-sequences 2", "did you mean --max-num-seqs?"),
         ("one two", "one model is served, got one, two"),
         ("one --model two", "differ"),

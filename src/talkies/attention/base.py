@@ -63,10 +63,14 @@ class Documents:
             return self
         valid = self.num_valid
         exact = tuple((a, min(b, valid)) for a, b in self.exact if a < valid)
-        return Documents(self.cu_seqlens, valid, exact)
+        return self._like(valid, exact)
 
     def with_exact(self, spans: Iterable[tuple[int, int]]) -> Documents:
-        return Documents(self.cu_seqlens, self.num_rows, tuple(spans))
+        return self._like(self.num_rows, tuple(spans))
+
+    def _like(self, num_rows: int, exact: tuple[tuple[int, int], ...]) -> Documents:
+        """With the same bounds, and so with what was made of them on a device: that is done once a request."""
+        return Documents(self.cu_seqlens, num_rows, exact, self._on_device, self._index)
 
     def cu_seqlens_on(self, device: torch.device) -> Tensor:
         """``cu_seqlens`` as int32 on ``device``, made once per device."""

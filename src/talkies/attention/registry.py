@@ -33,12 +33,15 @@ class Machine:
 class Backend:
     """``make`` imports its package inside, so that a missing one fails at build and not at step 31.
 
-    ``lacks`` says why it cannot run on a machine, or ``None``; ``package`` is what pip would install.
+    ``lacks`` says why it cannot run on a machine, or ``None``; ``package`` is what pip would install. ``recordable``:
+    a CUDA graph may hold it: it launches on the current stream, reads nothing back, and keeps no tensor to itself
+    that a later call replaces.
     """
 
     make: Callable[[Ops], Attend]
     lacks: Callable[[Machine], str | None]
     package: str | None = None
+    recordable: bool = False
 
 
 def _anywhere(machine: Machine) -> str | None:
@@ -102,10 +105,10 @@ def _sage(ops: Ops) -> Attend:
 
 
 ATTENTION: dict[str, Backend] = {
-    "sdpa": Backend(make=_sdpa, lacks=_anywhere),
-    "cudnn": Backend(make=_cudnn, lacks=_cuda((8, 0))),
-    "fa3": Backend(make=_flash3, lacks=_cuda((9, 0), (10, 0)), package="fa3-fwd"),
-    "fa3-fp8": Backend(make=_flash3_fp8, lacks=_cuda((9, 0), (10, 0)), package="fa3-fwd"),
+    "sdpa": Backend(make=_sdpa, lacks=_anywhere, recordable=True),
+    "cudnn": Backend(make=_cudnn, lacks=_cuda((8, 0)), recordable=True),
+    "fa3": Backend(make=_flash3, lacks=_cuda((9, 0), (10, 0)), package="fa3-fwd", recordable=True),
+    "fa3-fp8": Backend(make=_flash3_fp8, lacks=_cuda((9, 0), (10, 0)), package="fa3-fwd", recordable=True),
     "fa4": Backend(make=_flash4, lacks=_cuda((9, 0)), package="flash-attn-4"),
     "flex": Backend(make=_flex, lacks=_anywhere),
     "sage": Backend(make=_sage, lacks=_cuda((8, 0)), package="sageattention"),
@@ -171,6 +174,11 @@ def create(name: str, ops: Ops = REFERENCE) -> Trimmed:
             hint=f"pip install {backend.package}, or use attention=sdpa",
             param="attention",
         ) from None
+
+
+def can_be_recorded(attend: Attend) -> bool:
+    """Whether a CUDA graph may hold ``attend``: a backend of the table that says so, and no wrapper around one."""
+    return isinstance(attend, Trimmed) and attend.name in ATTENTION and ATTENTION[attend.name].recordable
 
 
 def _known(name: str) -> str:

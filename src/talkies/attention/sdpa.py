@@ -17,7 +17,13 @@ def sdpa(q_SNH: Tensor, k_SNH: Tensor, v_SNH: Tensor, documents: Documents | Non
 def cudnn(q_SNH: Tensor, k_SNH: Tensor, v_SNH: Tensor, documents: Documents | None) -> Tensor:
     """The same through cuDNN alone. It plans each new shape for up to a second, then runs it fast."""
     with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-        return each_document(_one, q_SNH, k_SNH, v_SNH, documents)
+        return each_document(_cudnn, q_SNH, k_SNH, v_SNH, documents)
+
+
+def _cudnn(q_SNH: Tensor, k_SNH: Tensor, v_SNH: Tensor) -> Tensor:
+    if k_SNH.shape[0] == 1:  # cuDNN refuses a single key, whose weight is one
+        return v_SNH.contiguous()
+    return _one(q_SNH, k_SNH, v_SNH)
 
 
 def _one(q_SNH: Tensor, k_SNH: Tensor, v_SNH: Tensor) -> Tensor:

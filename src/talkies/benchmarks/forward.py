@@ -213,20 +213,18 @@ def linear_sizes(config: DiTConfig) -> dict[str, tuple[int, int]]:
     return {"qkv": (d, 3 * inner), "out": (inner, d), "up": (d, 2 * ffn), "down": (ffn, d)}
 
 
-def block_floor(
+def floor_runs(
     config: DiTConfig,
     num_rows: int,
     device: torch.device,
     dtype: torch.dtype,
     *,
-    repeats: int,
     fast: bool | None,
     attend: Callable[[], object] | None = None,
-) -> dict[str, float]:
-    """Median seconds of each product of a block, and of ``attend`` between them, on random data.
+) -> list[tuple[str, Callable[[], object]]]:
+    """Each product of a block and ``attend`` between them, on random data, in the order of a block.
 
-    One after another as in a block: a card that works without a break clocks lower than for one kernel. ``fast``
-    ``None``: in ``dtype``. Otherwise in e4m3 with that accumulation; operands are quantised beforehand.
+    ``fast`` ``None``: in ``dtype``. Otherwise in e4m3 with that accumulation; operands are quantised beforehand.
     """
     runs: list[tuple[str, Callable[[], object]]] = []
     ops = select.create(select.automatic(device))
@@ -241,7 +239,49 @@ def block_floor(
             del x, weight
     if attend is not None:
         runs.insert(1, ("attention", attend))
-    return chained(runs, device, repeats=repeats)
+    return runs
+
+
+def floor_pass(runs: Sequence[tuple[str, Callable[[], object]]], num_blocks: int) -> Callable[[], object]:
+    """What no forward of ``num_blocks`` blocks can do without, one after the other."""
+
+    def every() -> None:
+        for _ in range(num_blocks):
+            for _, run in runs:
+                run()
+
+    return every
+
+
+def in_turn(
+    first: Callable[[], object], second: Callable[[], object], device: torch.device, *, repeats: int
+) -> tuple[list[float], list[float]]:
+    """Seconds of two runs of some length, one after the other without a break, ``repeats`` times.
+
+    A card at its power limit clocks by its temperature and by what it did a second ago: two things are comparable
+    only where both see the same card.
+    """
+    seconds: tuple[list[float], list[float]] = ([], [])
+    marks = []
+    for _ in range(repeats):
+        for kept, run in zip(seconds, (first, second), strict=True):
+            marks.append((kept, *_timed(run, device)))
+    synchronize(device)
+    for kept, start, stop in marks:
+        kept.append(start.elapsed_time(stop) / 1e3 if isinstance(start, torch.cuda.Event) else stop - start)
+    return seconds
+
+
+def _timed(run: Callable[[], object], device: torch.device) -> tuple:
+    if device.type != "cuda":
+        began = time.perf_counter()
+        run()
+        return began, time.perf_counter()
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    run()
+    stop.record()
+    return start, stop
 
 
 def _linear(x: Tensor, weight: Tensor) -> Callable[[], object]:
@@ -319,15 +359,19 @@ CATEGORIES = (
 )
 
 
+IDLE = "idle between kernels"
+
+
 def breakdown(step: Step, num_blocks: int) -> dict[str, float]:
-    """Seconds a block of every GPU kernel, by name, from a trace of ``num_blocks`` blocks."""
+    """Seconds a block of every GPU kernel, by name, from a trace of ``num_blocks`` blocks; and of none (``IDLE``)."""
+    from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
     with torch.inference_mode():
         x = step.embed()
         step.dit.run_blocks(x, step.view, step.inputs.modulation, 0, num_blocks)
         torch.cuda.synchronize()
-        with profile(activities=[ProfilerActivity.CUDA]) as trace:
+        with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as trace:
             step.dit.run_blocks(x, step.view, step.inputs.modulation, 0, num_blocks)
             torch.cuda.synchronize()
     seconds: dict[str, float] = {}
@@ -335,11 +379,31 @@ def breakdown(step: Step, num_blocks: int) -> dict[str, float]:
         total = getattr(event, "self_device_time_total", 0.0)
         if total:
             seconds[event.key] = seconds.get(event.key, 0.0) + total / 1e6 / num_blocks
+    spans = sorted((e.time_range.start, e.time_range.end) for e in trace.events() if e.device_type == DeviceType.CUDA)
+    idle, until = 0.0, spans[0][0]
+    for start, stop in spans:
+        idle += max(0.0, start - until)
+        until = max(until, stop)
+    seconds[IDLE] = idle / 1e6 / num_blocks
     return dict(sorted(seconds.items(), key=lambda item: -item[1]))
 
 
+def around_blocks(step: Step, device: torch.device) -> dict[str, float]:
+    """Median seconds of what a step does before and after its blocks, and of one block between them."""
+    with torch.inference_mode():
+        x = step.embed()
+        runs = [
+            ("embed", step.embed),
+            ("block", lambda: step.dit.run_blocks(x, step.view, step.inputs.modulation, 0, 1)),
+            ("project", lambda: step.dit.project(x, step.inputs.layout, step.inputs.modulation)),
+        ]
+        return chained(runs, device, repeats=5)
+
+
 def category(kernel: str) -> str:
-    """``attention``, ``matmul``, the name of one of our kernels, or ``other``."""
+    """``attention``, ``matmul``, the name of one of our kernels, ``idle``, or ``other``."""
+    if kernel == IDLE:
+        return "idle"
     lowered = kernel.lower()
     for name, words in CATEGORIES:
         if any(word in lowered for word in words):

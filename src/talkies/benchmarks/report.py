@@ -37,7 +37,7 @@ def forward(
     head_groups: int,
     repeats: int,
 ) -> dict[str, Any]:
-    """One forward, and the floor of the same run: the products and the attention of a block alone, times blocks."""
+    """One forward in turn with its floor: the products and the attention of a block alone, times blocks."""
     told = EngineConfig(
         device=device,
         dtype="bfloat16",
@@ -57,16 +57,23 @@ def forward(
     num_rows, ops = inputs.layout.num_rows, select.create(resolved.kernels)
     quantize = QuantizeConfig(method=told.quantization)
     with torch.inference_mode():
-        runs = dict(fw.attention_runs(config, num_rows, place, dtype, [name], ops))
-        fast = None if quantize.method == "none" else True
-        attend = runs.get(f"{name}+kernel", runs[name])
-        floor = fw.block_floor(config, num_rows, place, dtype, repeats=max(3, repeats), fast=fast, attend=attend)
-        del runs, attend
         dit = fw.make_dit(source, place, dtype, attend=name, kernels=resolved.kernels, quantize=quantize)
         dit.use_chunking(Chunking(mlp_rows=mlp_rows, head_groups=head_groups))
         step = fw.Step(dit, inputs)
-    found = fw.measured(step, place, repeats=repeats)
-    floor_s = config.num_layers * sum(floor.values())
+    found = fw.measured(step, place, repeats=1)
+    with torch.inference_mode():
+        attend = dict(fw.attention_runs(config, num_rows, place, dtype, [name], ops))
+        runs = fw.floor_runs(
+            config,
+            num_rows,
+            place,
+            dtype,
+            fast=None if quantize.method == "none" else True,
+            attend=attend.get(f"{name}+kernel", attend[name]),
+        )
+        each = fw.chained(runs, place, repeats=3)
+        floors, forwards = fw.in_turn(fw.floor_pass(runs, config.num_layers), step, place, repeats=repeats)
+    forward_s, floor_s = statistics.median(forwards), statistics.median(floors)
     return {
         "device": _name(place),
         "torch": torch.__version__,
@@ -75,13 +82,13 @@ def forward(
         "attention": name,
         "kernels": resolved.kernels,
         "quantization": quantize.method,
-        "forward_s": found.seconds,
+        "forward_s": forward_s,
         "floor_s": floor_s,
-        "over_floor": found.seconds / floor_s,
+        "over_floor": forward_s / floor_s,
         "peak_gib": found.peak.gib,
         "activations_gib": (found.peak.most - found.peak.start) / GIB,
         "host_ms": fw.host_seconds(step, place, repeats=1) * 1e3,
-        **{f"{key}_ms": value * 1e3 for key, value in floor.items()},
+        **{f"{key}_ms": value * 1e3 for key, value in each.items()},
     }
 
 

@@ -60,6 +60,7 @@ def generate(
         envvar="TALKIES_QUANTIZATION_EXCLUDE",
         help="Linears that stay as they are, such as blocks.0.* or text_encoder.layers.0.*; repeatable.",
     ),
+    cuda_graphs: str = typer.Option("auto", envvar="TALKIES_CUDA_GRAPHS", help="auto or off: replayed small forwards."),
     threads: int | None = typer.Option(None, envvar="TALKIES_THREADS", help="CPU threads; all cores when absent."),
     log_level: str | None = typer.Option(
         None, envvar="TALKIES_LOG_LEVEL", help="debug, info (what was chosen, loaded and how fast), warning or error."
@@ -121,6 +122,7 @@ def generate(
         vram_budget=parse_bytes("vram_budget", vram_budget),
         ram_budget=parse_bytes("ram_budget", ram_budget),
         quantization_exclude=tuple(quantization_exclude),
+        cuda_graphs=cuda_graphs,  # type: ignore[arg-type]
         threads=threads or "auto",
     )
     results = _run(config, request, paths, quiet=json)

@@ -140,6 +140,11 @@ def serve(
         envvar="TALKIES_QUANTIZATION_EXCLUDE",
         help="Linears that stay as they are, such as blocks.0.* or text_encoder.layers.0.*; repeatable.",
     ),
+    cuda_graphs: str = typer.Option(
+        "auto",
+        envvar="TALKIES_CUDA_GRAPHS",
+        help="auto: small forwards on a GPU are replayed; off, or --enforce-eager.",
+    ),
     threads: int | None = typer.Option(None, envvar="TALKIES_THREADS", help="CPU threads; all cores when absent."),
     hang_timeout_s: float = typer.Option(
         300.0,
@@ -173,6 +178,8 @@ def serve(
         quantization, text_quantization, excluded = peer_flags.quantization_config(diffusion_quantization_config)
         quantization_exclude = list(excluded)
     mode, others = peer_flags.take_offload(arguments or [], offload)
+    host_bytes, others = peer_flags.take_pin_budget(others, parse_bytes("ram_budget", ram_budget))
+    eager, others = peer_flags.take_eager(others)
     positional, notes = peer_flags.take(others, own)
     if positional is not None and model is not None and positional != model:
         raise ConfigError(f"MODEL {positional} and --model {model} differ", hint="name one", param="model")
@@ -204,13 +211,14 @@ def serve(
         "text_attention": text_attention,
         "text_quantization": text_quantization,
         "quantization_exclude": tuple(quantization_exclude),
+        "cuda_graphs": "off" if eager else cuda_graphs,
         "threads": threads,
         "task_type": task_type,
         "offload": mode if mode is not None else offload,
         "offload_components": peer_flags.components(offload_components),
         "resident_blocks": resident_blocks,
         "vram_budget": parse_bytes("vram_budget", vram_budget),
-        "ram_budget": parse_bytes("ram_budget", ram_budget),
+        "ram_budget": host_bytes,
     }
     if not api_key and host not in ("127.0.0.1", "::1", "localhost"):
         print("note: no --api-key: everybody who reaches this port can make, see and delete clips", file=sys.stderr)

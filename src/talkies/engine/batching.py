@@ -15,9 +15,8 @@ from talkies.attention.base import Exactness
 from talkies.engine import pipeline
 from talkies.engine.build import Components
 from talkies.engine.state import RequestState
-from talkies.kernels.runs import RowRuns
 from talkies.model.dit import PackedDiT, RowView
-from talkies.model.modulation import StepModulation
+from talkies.model.modulation import JointRuns, join_modulations
 from talkies.model.packing import PackedLayout, concat_layouts
 from talkies.sampling.euler import euler_step
 from talkies.stepcache.off import Off
@@ -40,6 +39,7 @@ class Batcher:
         self._components = components
         self._members: tuple[PackedLayout, ...] = ()
         self._joint: tuple[PackedLayout, RowView] | None = None
+        self._runs: JointRuns = {}
 
     def step(self, states: Sequence[RequestState]) -> None:
         """One forward for all of them. Alone, it is exactly :func:`pipeline.denoise_step`."""
@@ -50,7 +50,7 @@ class Batcher:
 
     def forget(self) -> None:
         """Drops the joint layout, so that nothing of a finished request stays here."""
-        self._members, self._joint = (), None
+        self._members, self._joint, self._runs = (), None, {}
 
     @torch.inference_mode()
     def _step_together(self, states: Sequence[RequestState]) -> None:
@@ -60,7 +60,7 @@ class Batcher:
         dit = self._components.dits[partition]
         self._components.residency.enter(f"dit.{partition}")
         layout, view = self._layout_of(dit, states)
-        modulation = join_modulations([state.feed.step(state.step) for state in states])
+        modulation = join_modulations([state.feed.step(state.step) for state in states], self._runs)
         view = exact_spans(view, states, self._components.attend.exactness)
         x = dit.embed(
             torch.cat([state.video_rows for state in states]),
@@ -79,7 +79,7 @@ class Batcher:
         same = len(members) == len(self._members) and all(a is b for a, b in zip(members, self._members, strict=True))
         if self._joint is None or not same:
             layout = concat_layouts(members)
-            self._members, self._joint = members, (layout, dit.view(layout))
+            self._members, self._joint, self._runs = members, (layout, dit.view(layout)), {}
         return self._joint
 
 
@@ -94,26 +94,6 @@ def exact_spans(view: RowView, states: Sequence[RequestState], exactness: Exactn
         spans.extend((a + offset, b + offset) for a, b in (documents.exact if documents else ()))
         offset += state.layout.num_rows
     return view.with_exact(spans) if spans else view
-
-
-def join_modulations(steps: Sequence[StepModulation]) -> StepModulation:
-    """Modulation of the joint sequence: each request's own entries, one after another, bit for bit."""
-    return StepModulation(
-        params=torch.cat([step.params for step in steps]),
-        runs=_join_runs([(step.runs, step.params.shape[0]) for step in steps]),
-        output=torch.cat([step.output for step in steps]),
-        output_runs=_join_runs([(step.output_runs, step.output.shape[0]) for step in steps]),
-    )
-
-
-def _join_runs(parts: Sequence[tuple[RowRuns, int]]) -> RowRuns:
-    """``(runs, number of entries)`` of each request -> runs over the concatenated entries."""
-    joint: list[tuple[int, int]] = []
-    offset = 0
-    for runs, num_entries in parts:
-        joint.extend((stop - start, entry + offset) for start, stop, entry in runs)
-        offset += num_entries
-    return RowRuns.of(joint)
 
 
 def _advance(state: RequestState, velocity_video: Tensor, velocity_audio: Tensor) -> None:

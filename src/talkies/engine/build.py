@@ -36,8 +36,10 @@ from talkies.model.modulation import ModulationTable, build_table
 from talkies.model.timesteps import StepPlan
 from talkies.model.weights import DiTReader
 from talkies.placement.components import Residency
+from talkies.placement.graphs import MAX_BYTES, Graphs
 from talkies.placement.host import gib
 from talkies.placement.modulation_feed import pinned
+from talkies.placement.recorder import CudaRecorder
 from talkies.sampling.schedule import DualSchedule
 
 MAX_TABLES = 8  # schedules whose modulation is kept; a released one is 0.5 GB
@@ -65,6 +67,7 @@ class Components:
     loading: LoadReport
     alive: Callable[[], object] = lambda: None  # called now and then by what may take long
     residency: Residency = field(default_factory=Residency)
+    graphs: Graphs | None = None  # of small forwards; None: all are launched kernel by kernel
     _tables: OrderedDict[object, ModulationTable] = field(default_factory=OrderedDict)
     _memo: Memo = field(default_factory=lambda: Memo(MEMO_BYTES))
 
@@ -85,6 +88,12 @@ class Components:
         """Waits for the device: a step is done when the device has done it, and its fault shows here."""
         if self.config.device.type == "cuda":
             torch.cuda.synchronize(self.config.device)
+
+    def release(self) -> None:
+        """What can be made again leaves the device: after a failure, that of a full device above all."""
+        self.residency.release()
+        if self.graphs is not None:
+            self.graphs.forget()
 
     def give_back(self) -> None:
         """Freed memory goes to the system, as far as it takes it."""
@@ -183,15 +192,19 @@ def load(
     text_attend = attention.create("sdpa")
     loading = LoadReport(resolved.device, on_line)
     loading.line(
-        f"attention {resolved.attention}, kernels {resolved.kernels}, quantization {resolved.quantize.method} "
-        f"on {resolved.device}; text encoder: attention {resolved.text_attention}, "
-        f"quantization {resolved.text_quantize.method}"
+        f"attention {resolved.attention}, kernels {resolved.kernels}, quantization {resolved.quantize.method}, "
+        f"CUDA graphs of small forwards {'on' if resolved.cuda_graphs else 'off'} on {resolved.device}; "
+        f"text encoder: attention {resolved.text_attention}, quantization {resolved.text_quantize.method}"
     )
     placement = decide(config, resolved, parts, limits)
     if placement.plan is not None:
         loading.line(f"plan: {placement.plan.summary()}")
     cap(resolved.device, config.vram_budget)
     residency, residences = Residency(), placement.residences
+    graphs = None
+    if resolved.cuda_graphs and residences.dit is None:  # what streams cannot be replayed
+        most = MAX_BYTES if config.vram_budget is None else min(MAX_BYTES, config.vram_budget // 16)
+        graphs = Graphs(CudaRecorder(resolved.device), max_bytes=most)
     dits, readers = {}, {}
     for partition, folder in parts.transformers.items():
         on_stage(f"weights of {partition}")
@@ -211,6 +224,8 @@ def load(
             )
             part.num_bytes = reader.files.bytes_asked
         dit.use_chunking(placement.chunking)
+        if graphs is not None:
+            graphs.wrap(dit)
         dits[partition] = dit
     on_stage("text encoder")
     with loading.part("text encoder") as part:
@@ -244,4 +259,5 @@ def load(
         placement=placement,
         loading=loading,
         residency=residency,
+        graphs=graphs,
     )

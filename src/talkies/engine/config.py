@@ -42,6 +42,7 @@ class EngineConfig:
     offload_components: tuple[str, ...] = COMPONENTS  # what layer and module are about
     vram_budget: int | None = None  # bytes that the device's allocator never passes
     ram_budget: int | None = None  # bytes of host memory
+    cuda_graphs: Literal["auto", "off"] = "auto"  # auto: small forwards are recorded and replayed, on a GPU
     threads: int | Literal["auto"] = "auto"  # CPU threads; part of what makes two runs the same bytes
     task_type: str = "combined"  # or one partition, fl2va or ref2va: the other one's DiT is then never read
 
@@ -78,6 +79,10 @@ class EngineConfig:
                 f"resident_blocks={self.resident_blocks} and offload={self.offload} exclude each other",
                 hint="use offload=layer or auto",
                 param="resident_blocks",
+            )
+        if self.cuda_graphs not in ("auto", "off"):
+            raise ConfigError(
+                f"cuda_graphs={self.cuda_graphs!r} is unknown", hint="use auto or off", param="cuda_graphs"
             )
         unknown = [name for name in self.offload_components if name not in COMPONENTS]
         if unknown:
@@ -125,6 +130,7 @@ class ResolvedConfig:
     text_attention: str
     text_quantize: QuantizeConfig
     chunking: Chunking
+    cuda_graphs: bool
     threads: int
 
 
@@ -136,16 +142,18 @@ def resolve(config: EngineConfig) -> ResolvedConfig:
     else:
         dtype = getattr(torch, config.dtype)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    backend = attention.resolve(config.attention, device, dtype)
     return ResolvedConfig(
         model_name=config.model,
         device=device,
         dtype=dtype,
-        attention=attention.resolve(config.attention, device, dtype),
+        attention=backend,
         kernels=select.automatic(device) if config.kernels == "auto" else config.kernels,
         quantize=config.quantize,
         text_attention=_text_attention(config, device, dtype),
         text_quantize=config.text_quantize,
         chunking=config.chunking,
+        cuda_graphs=config.cuda_graphs == "auto" and device.type == "cuda" and attention.ATTENTION[backend].recordable,
         threads=cores if config.threads == "auto" else config.threads,
     )
 

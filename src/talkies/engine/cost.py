@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from talkies.engine.extent import extents_of
 from talkies.errors import InvalidRequest
@@ -62,6 +63,7 @@ class CostModel:
     pixel_s: float  # of decoding and writing one pixel of one frame
     begin_s: float  # of media, text and packing
     ratio: float = 1.0  # what finished jobs took, over what was predicted
+    full_rows: int | None = None  # of a device that is full, where forwards of several requests were measured
 
     @classmethod
     def fit(cls, points: Sequence[tuple[int, float]], *, pixel_s: float, begin_s: float) -> CostModel:
@@ -77,6 +79,8 @@ class CostModel:
     @property
     def max_step_rows(self) -> int:
         """Rows from which on the fixed share of a step is negligible: the device is full."""
+        if self.full_rows is not None:
+            return self.full_rows
         return max(1, round(self.step_s / (OVERHEAD_SHARE * self.row_s)))
 
     def forward_s(self, rows: int) -> float:
@@ -94,6 +98,38 @@ class CostModel:
         """The model after a job that had the worker to itself for ``took_s`` seconds in all."""
         seen = min(10.0, max(0.1, took_s / self.raw_seconds(size)))
         return replace(self, ratio=(1 - LEARNING_RATE) * self.ratio + LEARNING_RATE * seen)
+
+
+def gains_nothing(few: tuple[int, float], many: tuple[int, float]) -> bool:
+    """Whether a row costs as much, within ``OVERHEAD_SHARE``, in the larger of two forwards, (rows, seconds)."""
+    return many[1] / many[0] * (1 + OVERHEAD_SHARE) >= few[1] / few[0]
+
+
+def saturation_rows(samples: Sequence[tuple[int, float]]) -> int:
+    """From (rows, seconds) of forwards of 1, 2, 4 .. equal requests: the rows from which on the fixed share is below
+    ``OVERHEAD_SHARE``.
+
+    A small forward takes what its longest chain of kernels takes, however few its rows; only from some size on does
+    each further row cost its share. That share is the slope at the large end; the point sought lies where a row costs
+    ``1 + OVERHEAD_SHARE`` times as much. Between samples seconds are a straight line.
+    """
+    best: dict[int, float] = {}
+    for rows, seconds in samples:
+        best[rows] = min(seconds, best.get(rows, seconds))
+    points = sorted(best.items())
+    rows, seconds = points[-1]
+    half = max((p for p in points if p[0] <= rows / 2), default=points[0])
+    slope = (seconds - half[1]) / (rows - half[0]) if rows > half[0] else seconds / rows
+    if slope <= 0:
+        return rows  # another request still costs nothing: as many as were tried
+    price = slope * (1 + OVERHEAD_SHARE)
+    if points[0][1] <= price * points[0][0]:
+        return points[0][0]
+    for (few, before), (many, after) in pairwise(points):
+        if after <= price * many:
+            own = (after - before) / (many - few)
+            return round((before - own * few) / (price - own))
+    return round((seconds - slope * rows) / (price - slope))
 
 
 def predict(model: CostModel | None, request: VideoRequest, limits: Limits) -> float | None:

@@ -45,6 +45,7 @@ class Engine:
         quantization: str = "none",
         text_attention: str = "sdpa",
         text_quantization: str = "none",
+        cuda_graphs: str = "auto",
         threads: int | None = None,
     ) -> Engine:
         """Load a folder or hub id; the embedded checkpoint when ``model`` is None.
@@ -61,6 +62,7 @@ class Engine:
                 quantization=quantization,  # type: ignore[arg-type]
                 text_attention=text_attention,
                 text_quantization=text_quantization,  # type: ignore[arg-type]
+                cuda_graphs=cuda_graphs,  # type: ignore[arg-type]
                 threads="auto" if threads is None else threads,
             )
         )
@@ -201,7 +203,7 @@ class Engine:
             error.__traceback__ = None  # its frames hold the tensors of the request
         else:
             return
-        self.components.residency.release()
+        self.components.release()
         self.components.give_back()
         raise known
 

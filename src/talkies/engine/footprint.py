@@ -9,11 +9,13 @@ import torch
 
 from talkies.codecs.video import TOKENS_PER_BATCH_CPU, TOKENS_PER_BATCH_GPU
 from talkies.engine.build import MAX_TABLES, MEMO_BYTES, Components
-from talkies.engine.memory import MemoryModel, Need
+from talkies.engine.memory import SLACK, MemoryModel, Need, Visits
 from talkies.engine.messages import WorkerOptions
 from talkies.engine.process import rss_bytes
 from talkies.errors import ConfigError
 from talkies.model.config import DiTConfig
+from talkies.placement.forward_rates import ForwardRates, forward_rates
+from talkies.placement.planner import MARGIN
 from talkies.placement.ram import free_ram_bytes
 from talkies.request import Target, VideoRequest
 
@@ -31,7 +33,6 @@ def measure(components: Components, *, ram_budget: int | None = None, vram_budge
 
     Raises ``ConfigError`` for a budget of the wrong device, or one that not even the smallest clip fits.
     """
-    model = _coefficients(components)
     on_cuda = components.config.device.type == "cuda"
     flag = "--vram-budget" if on_cuda else "--ram-budget"
     wrong = ("--ram-budget", ram_budget) if on_cuda else ("--vram-budget", vram_budget)
@@ -41,6 +42,10 @@ def measure(components: Components, *, ram_budget: int | None = None, vram_budge
             hint=f"use {flag}",
             param=wrong[0],
         )
+    if on_cuda:
+        components.residency.release()  # what visits is counted with the stage that it comes for
+        components.give_back()
+    model = _coefficients(components)
     budget = vram_budget if on_cuda else ram_budget
     room = _room(components, budget)
     if room is None:
@@ -93,9 +98,11 @@ def _room(components: Components, budget: int | None) -> int | None:
 
 
 def _reserve(components: Components) -> int:
-    """What fills up over the first jobs and then stays: remembered encodings, and on a CPU modulation tables."""
+    """What fills up over the first jobs and then stays: remembered encodings, on a GPU graphs of small forwards, and on
+    a CPU modulation tables."""
     if components.config.device.type == "cuda":
-        return MEMO_BYTES
+        graphs = components.graphs
+        return MEMO_BYTES + (0 if graphs is None else graphs.max_bytes - graphs.held_bytes)
     c = next(iter(components.dits.values())).config
     pairs = 3 * (components.limits.default_num_sigmas - 1)
     table = pairs * c.num_layers * 6 * c.hidden_size * components.config.dtype.itemsize
@@ -126,7 +133,7 @@ def _coefficients(components: Components) -> MemoryModel:
     channels = video.encoder_kwargs["block_out_channels"][0]
     last = max(1, arch["decoder_dim"] // 2 ** len(arch["decoder_rates"]))
     return MemoryModel(
-        row=_row_bytes(dit, size),
+        forward=_forward(components),
         row_held=4 * 4 * max(dit.video_row_dim, dit.audio_in_channels) + size * (6 * dit.rope_freq_dim),
         text_token=_transformer_bytes(text.text_config, size) + size * dit.hidden_size,
         vision_patch=_transformer_bytes(text.vision_config, size) + 4 * 6 * 256,
@@ -140,6 +147,33 @@ def _coefficients(components: Components) -> MemoryModel:
         encoder_pixel=4 * channels * (ENCODE_TENSORS_CUDA if on_cuda else ENCODE_TENSORS_CPU),
         sample_decode=4 * 2 * last * AUDIO_DECODE_TENSORS + SAMPLE_BYTES,
         sample_encode=4 * 2 * arch["encoder_dim"] * AUDIO_ENCODE_TENSORS + SAMPLE_BYTES,
+        visits=_visits(components),
+        slack=MARGIN if on_cuda else SLACK,
+    )
+
+
+def _visits(components: Components) -> Visits:
+    bytes_of = components.residency.device_bytes
+    return Visits(
+        denoise=max(bytes_of(f"dit.{partition}") for partition in components.dits),
+        text=bytes_of("text"),
+        decode=bytes_of("video"),
+        encode=bytes_of("video.encoder"),
+        sound=bytes_of("audio"),
+    )
+
+
+def _forward(components: Components) -> ForwardRates:
+    """As the planner counts it on a GPU, so that what a plan promises is not refused."""
+    config, c = components.config, next(iter(components.dits.values())).config
+    if config.kernels == "reference":
+        return ForwardRates(whole=_row_bytes(c, config.dtype.itemsize))
+    return forward_rates(
+        c,
+        config.dtype.itemsize,
+        components.placement.chunking,
+        fp8=config.quantize.method == "fp8",
+        fp8_attention=components.attend.exactness is not None,
     )
 
 

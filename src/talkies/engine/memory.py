@@ -4,9 +4,11 @@ A worker does one unit at a time, so what counts is what all begun jobs *hold* b
 *transient* of any one unit. The terms are the allocations of the pipeline, one by one; tests/engine/test_memory.py
 compares them with what torch records.
 
-    denoise   rows x (4 copies of the stream + the larger of attention and feed-forward), see model/dit.py
+    denoise   rows x (4 copies of the stream + the larger of attention and feed-forward), see model/dit.py; on a GPU
+              less, see placement/forward_rates.py
     decode    one batch of ViT tokens, all tiles of a window, the stitched window and its chunk; or the whole wave
     encode    the pixels in float32 and one clip of one tile in the encoder; text rows and vision patches
+    visits    weights that come for a stage and leave after it
     held      latents, noise and anchors, rotary tables, refined text, decoded references, a decode that was left
               half way, and the MP4 writer with its look-ahead
 """
@@ -19,9 +21,10 @@ from talkies.engine.cost import CHARS_PER_TOKEN, FALLBACK_ASPECT
 from talkies.engine.extent import Extent, extents_of
 from talkies.errors import InvalidRequest
 from talkies.geometry import Geometry, Limits, geometry_of, snap_frames
+from talkies.placement.forward_rates import ForwardRates
 from talkies.request import VideoRequest, plan
 
-SLACK = 1.25  # fragmentation, workspaces of libraries, what an estimate forgets
+SLACK = 1.25  # fragmentation, workspaces of libraries, what an estimate forgets; a GPU's allocator says it exactly
 WRITER_BYTES_PER_PIXEL = 225  # 150 frames of yuv420p in x264 and before it
 VISION_PATCH_PIXELS = 16 * 16
 
@@ -39,10 +42,21 @@ class Need:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Visits:
+    """Bytes of weights on the device while a stage works, beside those that are always there."""
+
+    denoise: int = 0
+    text: int = 0
+    decode: int = 0
+    encode: int = 0
+    sound: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryModel:
     """Bytes per unit of size, of one loaded checkpoint on one device; see :func:`talkies.engine.footprint.measure`."""
 
-    row: float  # of a packed row during a forward
+    forward: ForwardRates  # of packed rows
     row_held: float
     text_token: float
     vision_patch: float
@@ -56,6 +70,8 @@ class MemoryModel:
     encoder_pixel: float  # of one pixel of one frame of a tile in the encoder
     sample_decode: float  # of one stereo sample
     sample_encode: float
+    visits: Visits = Visits()
+    slack: float = SLACK
     room: int | None = None  # for jobs; None: nobody knows, nothing is refused
     budget: int | None = None  # the operator's figure, of the whole worker
     flag: str = "--ram-budget"
@@ -76,16 +92,17 @@ class MemoryModel:
         rows = tokens + geometry.video_rows + geometry.audio_rows + sum(e.rows(limits) for e in extents)
         window = 3 * 4 * self.window_frames * canvas
         stages = (
-            rows * self.row,
-            tokens * self.text_token + patches * self.vision_patch,
-            self._decode(geometry, limits) + 2 * window,
-            geometry.num_samples * self.sample_decode,
-            *(self._encode(e, limits) for e in extents),
+            (self.visits.denoise, self.forward.bytes(rows)),
+            (self.visits.text, tokens * self.text_token + patches * self.vision_patch),
+            (self.visits.decode, self._decode(geometry, limits) + 2 * window),
+            (self.visits.sound, geometry.num_samples * self.sample_decode),
+            *((self.visits.encode, self._encode(e, limits)) for e in extents),
         )
         inputs = sum(3 * e.pixels for e in extents)
         wave = 3 * 8 * geometry.num_samples
         held = rows * self.row_held + inputs + wave + 1.5 * window + WRITER_BYTES_PER_PIXEL * canvas
-        return Need(held=round(SLACK * held), transient=round(SLACK * max(stages)))
+        transient = max(visiting + self.slack * most for visiting, most in stages)
+        return Need(held=round(self.slack * held), transient=round(transient))
 
     def _decode(self, geometry: Geometry, limits: Limits) -> float:
         """Tokens of the largest batch of tiles, and the pixels of all tiles of a window."""

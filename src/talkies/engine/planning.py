@@ -176,6 +176,8 @@ def _fixed(config: EngineConfig) -> Residences | None:
     if config.offload == "module":
         parts = config.offload_components
         return Residences(
+            # Streamed, it is away like the others and needs less when it works.
+            dit=LayerwiseConfig() if "dit" in parts else None,
             text="evicted" if "text" in parts else "resident",
             video="evicted" if "video" in parts else "resident",
             audio="evicted" if "audio" in parts else "resident",

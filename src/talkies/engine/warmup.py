@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -10,16 +11,20 @@ import numpy as np
 from PIL import Image
 
 from talkies.engine import pipeline
+from talkies.engine.batching import Batcher
 from talkies.engine.build import Components
-from talkies.engine.cost import CostModel, pixels_of
+from talkies.engine.cost import CostModel, gains_nothing, pixels_of, saturation_rows
+from talkies.engine.failure import out_of_memory
 from talkies.engine.state import RequestState
+from talkies.placement.graphs import is_small
 from talkies.request import Condition, Target, VideoRequest
 
 SECOND_SIZE_MAX_S = 2.0  # a longer step of the default length is not worth a slower start
 
 
-def warm_up(components: Components) -> CostModel:
-    """Runs the shortest clip once, and steps of the shortest and the default length.
+def warm_up(components: Components, *, max_num_seqs: int = 1) -> CostModel:
+    """Runs the shortest clip once, and steps of the shortest and the default length; where requests may share a
+    forward, forwards of up to so many, until another request in one gains nothing.
 
     Raises what a request would raise: a checkpoint that gives NaN never becomes ready.
     """
@@ -41,7 +46,30 @@ def warm_up(components: Components) -> CostModel:
     longer = _rows_of(state, limits.default_num_frames)
     if limits.default_num_frames > limits.min_frames and seconds * longer / rows < SECOND_SIZE_MAX_S:
         points.append(_measure(components, limits.default_num_frames))
-    return CostModel.fit(points, pixel_s=pixel_s, begin_s=begin_s)
+    cost = CostModel.fit(points, pixel_s=pixel_s, begin_s=begin_s)
+    return cost if max_num_seqs == 1 else replace(cost, full_rows=_full_rows(components, points[-1], max_num_seqs))
+
+
+def _full_rows(components: Components, alone: tuple[int, float], max_num_seqs: int) -> int:
+    """Rows of a forward that fills the device, from forwards of 1, 2, 4 .. requests; ``alone``: of one, measured."""
+    samples, count, tried = [alone], 1, {1}
+    frames = components.limits.default_num_frames
+    try:
+        while count < max_num_seqs and samples[-1][1] < SECOND_SIZE_MAX_S / 4:
+            count = min(2 * count, max_num_seqs)
+            tried.add(count)
+            samples.append(_measure(components, frames, count))
+            if gains_nothing(*samples[-2:]):
+                break
+        # A chain of kernels that suddenly fills the device has a knee, which doubling alone may miss by a quarter.
+        between = {count * 3 // 4, count * 3 // 8} - tried - {0}
+        samples += [_measure(components, frames, n) for n in sorted(between)]
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        error.__traceback__ = None  # it holds the tensors that did not fit
+        components.release()
+    return saturation_rows(samples)
 
 
 def _rows_of(state: RequestState, num_frames: int) -> float:
@@ -50,9 +78,15 @@ def _rows_of(state: RequestState, num_frames: int) -> float:
 
 
 def _state(components: Components, num_frames: int) -> RequestState:
+    return _states(components, num_frames, 1)[0]
+
+
+def _states(components: Components, num_frames: int, count: int) -> list[RequestState]:
+    """Equal requests, but for their seeds."""
     with TemporaryDirectory() as folder:
         request = _request(components, num_frames, Path(folder))
-        return pipeline.pack(components, pipeline.encode(components, pipeline.prepare(components, request)))
+        encoded = pipeline.encode(components, pipeline.prepare(components, request))
+        return [pipeline.pack(components, encoded, output=i) for i in range(count)]
 
 
 def _request(components: Components, num_frames: int, folder: Path) -> VideoRequest:
@@ -61,20 +95,26 @@ def _request(components: Components, num_frames: int, folder: Path) -> VideoRequ
         picture = folder / "grey.png"
         Image.new("RGB", (64, 64), (128, 128, 128)).save(picture)
         conditions = (Condition(kind="image", uri=str(picture)),)
-    # A distilled checkpoint fixes its number of sigmas.
-    num_sigmas = None if components.schedule.base is not None else 3
+    # An approximating attention runs between the first forward and the last one, and a graph is replayed from the third
+    # forward of one kind on. A distilled checkpoint fixes its number of sigmas.
+    plain = components.graphs is None and components.attend.exactness is None
+    num_sigmas = None if components.schedule.base is not None else 3 if plain else 6
     target = Target(num_frames=num_frames)
     return VideoRequest(prompt="warm up", num_sigmas=num_sigmas, target=target, conditions=conditions)
 
 
-def _measure(components: Components, num_frames: int) -> tuple[int, float]:
-    """(rows, seconds) of the faster of two steps, of different timesteps."""
-    state = _state(components, num_frames)
-    best = float("inf")
-    for _ in range(min(2, state.num_forwards)):
+def _measure(components: Components, num_frames: int, count: int = 1) -> tuple[int, float]:
+    """(rows, seconds) of the fastest of two steps of different timesteps; of four where later ones replay a graph.
+
+    ``count`` equal requests share each step.
+    """
+    states, batcher = _states(components, num_frames, count), Batcher(components)
+    best, lengths = float("inf"), tuple(state.num_rows for state in states)
+    replays = components.graphs is not None and is_small(components.dits[states[0].partition].config, lengths)
+    for _ in range(min(4 if replays else 2, states[0].num_forwards)):
         components.synchronize()
         began = time.perf_counter()
-        pipeline.denoise_step(components, state)
+        batcher.step(states)
         components.synchronize()
         best = min(best, time.perf_counter() - began)
-    return state.num_rows, best
+    return sum(lengths), best

@@ -76,7 +76,7 @@ class Worker:
         )
         self._send(Loading("warm-up"))
         self._batcher = Batcher(self._components)
-        self._cost = warm_up(self._components)
+        self._cost = warm_up(self._components, max_num_seqs=self._options.max_num_seqs)
         self._components.alive = self._pulse
         for model in (self._components.text.encoder.model, self._components.audio.model):
             self._pulse.listen_to(model)  # the video VAE calls for each tile, and forwards are short units
@@ -220,6 +220,7 @@ class Worker:
             log.warning("a forward of %d requests failed (%s): one by one", len(runs), failure)
             failure.__traceback__ = None  # or the tensors of the failed forward would stay during the next ones
             self._batcher.forget()
+            self._components.release()
             # One that had already moved keeps its step; each of the others shows whether the fault is its own.
             for run, state, step in zip(runs, states, steps, strict=True):
                 if state.step == step:
@@ -260,8 +261,8 @@ class Worker:
         error.__traceback__ = None
         error.__context__ = error.__cause__ = None
         run.fail(known)
+        self._components.release()  # others fetch again what they need, into whole memory
         self._forget(run)
-        self._components.residency.release()  # others fetch again what they need, into whole memory
 
     def _forget(self, run: JobRun) -> None:
         """Everything of an ended job is given back, to the system as far as it takes it."""

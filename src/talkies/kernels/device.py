@@ -14,21 +14,22 @@ MIN_SCALE = tl.constexpr(1e-12)
 
 
 @triton.jit
-def rms_norm(x, weight, num_channels, eps):
-    """float32 in, float32 out, unrounded; masked channels of ``x`` are zero. The last axis is the channels'."""
-    mean_square = tl.sum(x * x, axis=-1, keep_dims=True) / num_channels
-    return x * tl.div_rn(1.0, tl.sqrt_rn(mean_square + eps)) * weight
+def inverse_rms(square_sum, num_channels, eps):
+    return tl.div_rn(1.0, tl.sqrt_rn(square_sum / num_channels + eps))
 
 
 @triton.jit
-def modulate(x, weight_ptr, shift_ptr, scale_ptr, entry, table_stride, c, mask, num_channels, eps, T: tl.constexpr):
-    """RMSNorm and modulation of one row of float32 values; each step rounds to ``T``. Returns float32."""
+def modulate(x, factor, weight_ptr, shift_ptr, scale_ptr, c, mask, T: tl.constexpr):
+    """RMSNorm and modulation of some channels ``c`` of one row; each step rounds to ``T``. float32 in and out.
+
+    ``factor`` is :func:`inverse_rms` of the whole row; the tables start at the row's entry.
+    """
     weight = tl.load(weight_ptr + c, mask=mask, other=0.0).to(tl.float32)
-    normed = rms_norm(x, weight, num_channels, eps).to(T).to(tl.float32)
-    scale = tl.load(scale_ptr + entry * table_stride + c, mask=mask, other=0.0).to(tl.float32)
-    shift = tl.load(shift_ptr + entry * table_stride + c, mask=mask, other=0.0).to(tl.float32)
-    factor = (1.0 + scale).to(T).to(tl.float32)
-    product = (normed * factor).to(T).to(tl.float32)
+    scale = tl.load(scale_ptr + c, mask=mask, other=0.0).to(tl.float32)
+    shift = tl.load(shift_ptr + c, mask=mask, other=0.0).to(tl.float32)
+    normed = (x * factor * weight).to(T).to(tl.float32)
+    gain = (1.0 + scale).to(T).to(tl.float32)
+    product = (normed * gain).to(T).to(tl.float32)
     return (product + shift).to(T).to(tl.float32)
 
 
@@ -39,10 +40,36 @@ def to_e4m3(x, inverse):
 
 
 @triton.jit
+def row_scale(largest):
+    return tl.maximum(largest * INVERSE_E4M3_MAX, MIN_SCALE)
+
+
+@triton.jit
 def store_row(y, out_ptr, scale_ptr, row, out_stride, c, mask, FP8: tl.constexpr):
     """One row of float32 values: cast to the output's dtype, or quantised with its own scale."""
     if FP8:
-        scale = tl.maximum(tl.max(tl.abs(y), axis=0) * INVERSE_E4M3_MAX, MIN_SCALE)
+        scale = row_scale(tl.max(tl.abs(y), axis=0))
         tl.store(scale_ptr + row, scale)
         y = to_e4m3(y, tl.div_rn(1.0, scale))
     tl.store(out_ptr + row * out_stride + c, y.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def store_split_row(
+    ya, yb, out_ptr, scale_ptr, row, out_stride, a, b, in_a, in_b, FP8: tl.constexpr, TAIL: tl.constexpr
+):
+    """As :func:`store_row` for a row in two parts; without a tail, ``yb`` is ignored."""
+    out = out_ptr + row * out_stride
+    if FP8:
+        largest = tl.max(tl.abs(ya), axis=0)
+        if TAIL > 0:
+            largest = tl.maximum(largest, tl.max(tl.abs(yb), axis=0))
+        scale = row_scale(largest)
+        tl.store(scale_ptr + row, scale)
+        inverse = tl.div_rn(1.0, scale)
+        ya = to_e4m3(ya, inverse)
+        if TAIL > 0:
+            yb = to_e4m3(yb, inverse)
+    tl.store(out + a, ya.to(out_ptr.dtype.element_ty), mask=in_a)
+    if TAIL > 0:
+        tl.store(out + b, yb.to(out_ptr.dtype.element_ty), mask=in_b)

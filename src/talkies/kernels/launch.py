@@ -38,6 +38,15 @@ def block_of(num_channels: int) -> int:
     return max(16, 1 << (num_channels - 1).bit_length())
 
 
+def split_row(num_channels: int) -> tuple[int, int]:
+    """Two powers of two that hold a row with little waste: 5,376 channels in 4,096 + 2,048 lanes, not 8,192.
+
+    The second is 0 where the first is enough.
+    """
+    block = max(16, 1 << (num_channels.bit_length() - 1))
+    return block, block_of(num_channels - block) if num_channels > block else 0
+
+
 def warps_of(block: int) -> int:
     """Up to 32 values a thread: a row of 5,376 channels takes 8 warps."""
     return min(16, max(1, block // 1024))

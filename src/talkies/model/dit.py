@@ -272,7 +272,8 @@ class PackedDiT(nn.Module):
         }
         for s in layout.segments:
             x_SD[s.start : s.stop] = sources[s.stream][s.source : s.source + s.stop - s.start]
-        x_SD[layout.num_rows :] = 0
+        if layout.total_rows > layout.num_rows:
+            x_SD[layout.num_rows :].zero_()
         return x_SD
 
     def run_blocks(

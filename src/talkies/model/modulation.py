@@ -174,6 +174,37 @@ def unfolded(weights: AdaLNWeights, plan: StepPlan) -> StepModulation:
     return StepModulation(params, plan.rows, output, plan.output_rows)
 
 
+# (runs, number of entries) of each member -> their joint runs
+JointRuns = dict[tuple[tuple[RowRuns, int], ...], RowRuns]
+
+
+def join_modulations(steps: Sequence[StepModulation], known: JointRuns | None = None) -> StepModulation:
+    """Modulation of the joint sequence: each request's own entries, one after another, bit for bit.
+
+    ``known`` keeps joint runs, and with them what kernels made of them on the device, from step to step.
+    """
+    known = {} if known is None else known
+    return StepModulation(
+        params=torch.cat([step.params for step in steps]),
+        runs=_join_runs(tuple((step.runs, step.params.shape[0]) for step in steps), known),
+        output=torch.cat([step.output for step in steps]),
+        output_runs=_join_runs(tuple((step.output_runs, step.output.shape[0]) for step in steps), known),
+    )
+
+
+def _join_runs(parts: tuple[tuple[RowRuns, int], ...], known: JointRuns) -> RowRuns:
+    """``(runs, number of entries)`` of each request -> runs over the concatenated entries."""
+    if parts in known:
+        return known[parts]
+    joint: list[tuple[int, int]] = []
+    offset = 0
+    for runs, num_entries in parts:
+        joint.extend((stop - start, entry + offset) for start, stop, entry in runs)
+        offset += num_entries
+    known[parts] = RowRuns.of(joint)
+    return known[parts]
+
+
 def _evaluate(
     weights: AdaLNWeights, pairs: Sequence[tuple[float, int]], device: torch.device | None
 ) -> tuple[Tensor, Tensor]:

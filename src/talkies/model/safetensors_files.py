@@ -82,12 +82,29 @@ class TensorFiles:
 
     def peek(self, key: str) -> Tensor:
         """The same wherever it is mapped, not counted as read: to look at, not to compute with."""
+        with self._reading(key) as opened:
+            tensor: Tensor = opened.get_tensor(key)
+        return tensor
+
+    def part(self, key: str, axis: int, start: int, stop: int) -> Tensor:
+        """``start .. stop`` along ``axis`` (0 or 1) of a tensor; the rest of it is not read. May be a view of the file.
+
+        Raises as :meth:`tensor`.
+        """
+        span = slice(start, stop)
+        with self._reading(key) as opened:
+            cut = opened.get_slice(key)
+            tensor: Tensor = cut[span] if axis == 0 else cut[:, span]
+        self.bytes_asked += tensor.nbytes
+        return tensor
+
+    @contextmanager
+    def _reading(self, key: str) -> Iterator[Any]:
         file = self.keys[key].file
         try:
             if file not in self._open:
                 self._open[file] = safe_open(file, framework="pt", device="cpu")
-            tensor: Tensor = self._open[file].get_tensor(key)
-            return tensor
+            yield self._open[file]
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{file}: {key!r} cannot be read: {error}", param=key) from None
 

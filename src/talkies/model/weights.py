@@ -20,6 +20,7 @@ from talkies.errors import CheckpointError
 from talkies.kernels.select import REFERENCE, Ops
 from talkies.model import keys
 from talkies.model.config import DiTConfig
+from talkies.model.cuts import Cut, file_runs
 from talkies.model.dit import PackedDiT
 from talkies.model.keys import Layout, Spec
 from talkies.model.modulation import Linear
@@ -52,6 +53,10 @@ class NamedTensors(ABC):
     @abstractmethod
     def tensor(self, name: str) -> Tensor:
         """One tensor, in the dtype it is to have."""
+
+    def part(self, name: str, cut: Cut) -> Tensor:
+        """A share of a tensor, contiguous; a source that can reads no more than that."""
+        return cut.of(self.tensor(name))
 
     def top(self, *, adaln: bool = True) -> Iterator[tuple[str, Tensor]]:
         """Tensors outside the block stack, one at a time."""
@@ -114,6 +119,14 @@ class DiTReader(NamedTensors):
         spec = self.specs[name]
         parts = [self.files.tensor(key) for key in keys.file_keys(name, self.layout)]
         tensor = keys.join(spec, parts, self.layout, self.config)
+        return tensor.to(torch.float32 if spec.island else self.dtype or tensor.dtype)
+
+    def part(self, name: str, cut: Cut) -> Tensor:
+        """A share of one of our tensors, on CPU; of the files only that share is read."""
+        spec, files = self.specs[name], keys.file_keys(name, self.layout)
+        runs = file_runs(spec, cut, self.layout, self.config)
+        parts = [self.files.part(files[run.part], cut.axis, run.start, run.stop) for run in runs]
+        tensor = torch.cat(parts, cut.axis)
         return tensor.to(torch.float32 if spec.island else self.dtype or tensor.dtype)
 
     def top(self, *, adaln: bool = True) -> Iterator[tuple[str, Tensor]]:

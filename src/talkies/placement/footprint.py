@@ -14,6 +14,7 @@ from math import prod
 from talkies.model import keys
 from talkies.model.chunking import Chunking
 from talkies.model.config import DiTConfig
+from talkies.placement.forward_rates import forward_rates
 from talkies.placement.layerwise import LayerwiseConfig, streamed_positions
 from talkies.placement.quantize import QuantizeConfig, quantized_names
 from talkies.placement.text_sizes import TextSizes, text_layer_bytes
@@ -195,35 +196,9 @@ def _weights(where: str, layer: int, num_layers: int, rest: int, slots: int, who
 def forward_bytes(
     sizes: Sizes, rows: int, chunking: Chunking, *, fp8: bool = False, fp8_attention: bool = False
 ) -> int:
-    """The most that a block holds besides weights; ``model/dit.py`` from top to bottom."""
-    c, e = sizes.dit, sizes.block_bytes
-    d, i, f, heads = c.hidden_size, c.inner_dim, c.ffn_dim, c.num_attention_heads
-    entry = 1 if fp8 else e  # an e4m3 input has a float32 scale a row besides
-    scales = 4 if fp8 else 0
-    # run_blocks: the embedded rows stay with the caller while the stream is the block's input.
-    stream = 2 * d * e
-    normed = d * entry + scales
-    groups = chunking.head_groups
-    of_kernel = 4 * heads // groups  # log-sum-exp, which attention kernels return
-    if fp8_attention:
-        of_kernel += 3 * i // groups  # e4m3 copies of q, k, v
-    if groups == 1:
-        attention = normed + 3 * i * e + i * e + of_kernel  # to_qkv, attend's output
-    else:
-        turn = i * e // groups  # a group of attend's output, or before it what Linear.part multiplies beside its target
-        attention = normed + 3 * turn + i * e + max(turn + of_kernel, turn if fp8 else 0)
-    # to_out runs while the input's norm is held by forward.
-    out = normed + i * e + (i + 4 if fp8 else 0) + d * e
-    whole = rows * (stream + max(attention, out))
-    # gate_residual_norm writes the stream into the branch; the rest is by chunk.
-    chunk = min(rows, chunking.mlp_rows or rows)
-    up = normed + 2 * f * e + (f + 4 if fp8 else f * e)  # up, then swiglu's output beside it
-    down = normed + (f + 4 if fp8 else f * e) + d * e
-    feed_forward = rows * (stream + d * e) + chunk * max(up, down)
-    # project: float32 rows of the larger stream beside the block's output and the embedded rows.
-    projected = rows * (stream + d * 4 + 4 * (c.video_row_dim + c.audio_in_channels))
-    embedded = rows * (d * e + d * 4)
-    return max(whole, feed_forward, projected, embedded)
+    """The most that a forward of ``rows`` holds besides weights."""
+    rates = forward_rates(sizes.dit, sizes.block_bytes, chunking, fp8=fp8, fp8_attention=fp8_attention)
+    return round(rates.bytes(rows))
 
 
 def held_bytes(sizes: Sizes, work: Work) -> int:

@@ -22,6 +22,10 @@ class ModulationFeed:
         self._stream = stream
         if device.type == "cuda" and stream is None:
             self._stream = torch.cuda.Stream(device)
+        if self._stream is not None:
+            # Almost every step has the same runs: their indices cross now, so that no step waits for a copy.
+            for runs in {runs for plan in table.steps for runs in (plan.rows, plan.output_rows)}:
+                runs.index(device)
         self._ahead: tuple[int, StepModulation, torch.cuda.Event] | None = None
 
     def step(self, index: int) -> StepModulation:
@@ -51,8 +55,6 @@ class ModulationFeed:
             )
             ready = torch.cuda.Event()
             ready.record(self._stream)
-        # The rows' entries are the same for almost every step of a request and are made on the device once.
-        plan.rows.index(self._device)
         return index, modulation, ready
 
 

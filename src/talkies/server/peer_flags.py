@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from talkies.errors import ConfigError
 
 _ONE_DEVICE = "one device serves the model"
+_NO_RANKS = "one device serves the model: no engine drives the ranks of several yet"
 _PLACED = "weights are placed by the engine itself"
 _NO_CACHE = "no step cache is active: quality is lossless"
 _NO_LORA = "adapters are not available"
@@ -36,12 +37,11 @@ def _switch(reason: str, *, holds: bool = False) -> PeerFlag:
 PEER_FLAGS: dict[str, PeerFlag] = {
     "--omni": _switch("every model here makes picture and sound", holds=True),
     "--step-execution": _switch("the scheduler always works between steps", holds=True),
-    "--enforce-eager": _switch("nothing is compiled", holds=True),
     "--log-stats": _switch("metrics are on; --disable-log-stats turns them off", holds=True),
     "--trust-remote-code": _switch("code from a checkpoint is never run"),
     "--revision": PeerFlag("a folder is served as it is"),
     "--model-class-name": PeerFlag("there is one pipeline", ("MiniMaxH3Pipeline",)),
-    "--num-gpus": PeerFlag(_ONE_DEVICE, ("1",)),
+    "--num-gpus": PeerFlag(_NO_RANKS, ("1",)),
     "--usp": PeerFlag(_ONE_DEVICE, ("1",)),
     "--ulysses-degree": PeerFlag(_ONE_DEVICE, ("1",)),
     "--ulysses-mode": PeerFlag(_ONE_DEVICE, ("strict",)),
@@ -49,12 +49,12 @@ PEER_FLAGS: dict[str, PeerFlag] = {
     "--ring": PeerFlag(_ONE_DEVICE, ("1",)),
     "--ring-degree": PeerFlag(_ONE_DEVICE, ("1",)),
     "--allgather-degree": PeerFlag(_ONE_DEVICE, ("1",)),
-    "--tensor-parallel-size": PeerFlag(_ONE_DEVICE, ("1",)),
-    "-tp": PeerFlag(_ONE_DEVICE, ("1",)),
-    "--tp-size": PeerFlag(_ONE_DEVICE, ("1",)),
+    "--tensor-parallel-size": PeerFlag(_NO_RANKS, ("1",)),
+    "-tp": PeerFlag(_NO_RANKS, ("1",)),
+    "--tp-size": PeerFlag(_NO_RANKS, ("1",)),
     "--text-encoder-tp-size": PeerFlag(_ONE_DEVICE, ("1",)),
     "--cfg-parallel-size": PeerFlag("the model is guidance-distilled", ("1",)),
-    "--data-parallel-size": PeerFlag(_ONE_DEVICE, ("1",)),
+    "--data-parallel-size": PeerFlag(_NO_RANKS, ("1",)),
     "--vae-patch-parallel-size": PeerFlag(_ONE_DEVICE, ("1",)),
     "--vae-parallel-mode": PeerFlag(_ONE_DEVICE, ("tile",)),
     "--vae-use-tiling": _switch("the video VAE always works in tiles", holds=True),
@@ -65,9 +65,8 @@ PEER_FLAGS: dict[str, PeerFlag] = {
     "--dlo-use-allgather": _switch("one device holds every slice", holds=True),
     "--dlo-no-use-allgather": _switch("each device streams its own weights", holds=True),
     "--dlo-chunk-size-mb": PeerFlag("a block crosses as one copy", ("64",)),
-    "--dlo-pin-budget-gb": PeerFlag("use --ram-budget"),
     "--dlo-pin-failure-policy": PeerFlag("memory that cannot be locked ends the start", ("fail",)),
-    "--dlo-host-registration-limit-gib": PeerFlag(_PLACED, ("0",)),
+    "--dlo-host-registration-limit-gib": PeerFlag("use --ram-budget to bound weights in host memory", ("0",)),
     "--host-weight-runtime-mode": PeerFlag(_PLACED, ("disabled",)),
     "--host-weight-runtime-root": PeerFlag(_PLACED),
     "--performance-mode": PeerFlag(_PLACED, ("auto",)),
@@ -112,6 +111,10 @@ OFFLOAD_SWITCHES = {
     "--enable-layerwise-offload": "layer",
     "--enable-distributed-layerwise-offload": "layer",  # on one device the two are the same
 }
+GATHER_SWITCHES = ("--dlo-use-allgather", "--dlo-no-use-allgather")
+PIN_BUDGET = "--dlo-pin-budget-gb"
+WEIGHT_TRANSFERS = ("rank-local", "allgather")  # of one rank they are the same copy
+EAGER_SWITCH = "--enforce-eager"  # a peer's word for --cuda-graphs off
 COMPONENT_NAMES = {
     "dit": ("dit",),
     "transformer": ("dit",),
@@ -125,12 +128,44 @@ COMPONENT_NAMES = {
 
 def take_offload(arguments: Sequence[str], offload: str) -> tuple[str | None, list[str]]:
     """(the mode that peers' switches ask for, the other arguments). Raises ``ConfigError`` where two disagree."""
+    if all(name in arguments for name in GATHER_SWITCHES):
+        raise ConfigError(
+            f"{' and '.join(GATHER_SWITCHES)} exclude each other", hint="give one", param=GATHER_SWITCHES[0]
+        )
     found = [name for name in arguments if name in OFFLOAD_SWITCHES]
     modes = {OFFLOAD_SWITCHES[name] for name in found} | ({offload} - {"auto"})
     if len(modes) > 1:
         stated = [*found, f"--offload {offload}"] if offload != "auto" else found
         raise ConfigError(f"{' and '.join(stated)} exclude each other", hint="give one", param=found[0])
     return (modes.pop() if modes else None), [name for name in arguments if name not in OFFLOAD_SWITCHES]
+
+
+def take_pin_budget(arguments: Sequence[str], ram_budget: int | None) -> tuple[int | None, list[str]]:
+    """(bytes of host memory for weights, the other arguments): a peer's budget of pinned memory, in gigabytes, is
+    ``--ram-budget``. Raises ``ConfigError`` for a value that is none, or where the two disagree."""
+    rest: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name != PIN_BUDGET:
+            rest.append(word)
+            continue
+        value = value if equals else next(words, "")
+        try:
+            num_bytes = int(float(value) * 1e9)
+        except (ValueError, OverflowError):
+            num_bytes = 0
+        if num_bytes <= 0:
+            raise ConfigError(f"{PIN_BUDGET} {value} is not a size", hint="gigabytes, such as 40", param=PIN_BUDGET)
+        if ram_budget not in (None, num_bytes):
+            raise ConfigError(f"{PIN_BUDGET} {value} and --ram-budget differ", hint="give one", param=PIN_BUDGET)
+        ram_budget = num_bytes
+    return ram_budget, rest
+
+
+def take_eager(arguments: Sequence[str]) -> tuple[bool, list[str]]:
+    """(whether a peer's switch asks for kernels launched one by one, the other arguments)."""
+    return EAGER_SWITCH in arguments, [name for name in arguments if name != EAGER_SWITCH]
 
 
 def offload_config(text: str) -> tuple[str, str | None, int | None]:
@@ -154,6 +189,9 @@ def offload_config(text: str) -> tuple[str, str | None, int | None]:
     stray += sorted(dit.keys() - {"weight_transfer", "resident_layers"})
     if stray:
         raise wrong(f"unknown key {stray[0]!r}")
+    transfer = dit.get("weight_transfer", WEIGHT_TRANSFERS[0])
+    if transfer not in WEIGHT_TRANSFERS:
+        raise wrong(f"weight_transfer is {transfer!r}", " or ".join(WEIGHT_TRANSFERS))
     resident = dit.get("resident_layers")
     if resident is not None and (not isinstance(resident, int) or isinstance(resident, bool) or resident < 0):
         raise wrong(f"resident_layers is {resident!r}", "0 or more")

@@ -7,9 +7,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from talkies.kernels.device import modulate, store_row
+from talkies.kernels.device import inverse_rms, modulate, store_split_row
 from talkies.kernels.fp8 import Fp8Rows
-from talkies.kernels.launch import EXACT, block_of, check_tables, new_rows, rows_or_fp8, warps_of
+from talkies.kernels.launch import EXACT, check_tables, new_rows, rows_or_fp8, split_row, warps_of
 from talkies.kernels.runs import RowRuns
 
 
@@ -32,22 +32,42 @@ def gate_residual_norm_kernel(
     eps,
     FP8: tl.constexpr,
     BLOCK: tl.constexpr,
+    TAIL: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
-    c = tl.arange(0, BLOCK)
-    mask = c < num_channels
     T: tl.constexpr = x_ptr.dtype.element_ty
-    entry = tl.load(entry_ptr + row).to(tl.int64)
-    x = tl.load(x_ptr + row * x_stride + c, mask=mask, other=0.0).to(tl.float32)
-    branch = tl.load(branch_ptr + row * branch_stride + c, mask=mask, other=0.0).to(tl.float32)
-    gate = tl.load(gate_ptr + entry * table_stride + c, mask=mask, other=0.0).to(tl.float32)
+    table = tl.load(entry_ptr + row).to(tl.int64) * table_stride
+    x_ptr += row * x_stride
+    branch_ptr += row * branch_stride
+    a = tl.arange(0, BLOCK)
+    in_a = a < num_channels
+    ta = gated_sum(x_ptr, branch_ptr, gate_ptr + table, a, in_a, T)
+    square = tl.sum(ta * ta, axis=0)
+    b = a
+    in_b = in_a
+    if TAIL > 0:
+        b = BLOCK + tl.arange(0, TAIL)
+        in_b = b < num_channels
+        tb = gated_sum(x_ptr, branch_ptr, gate_ptr + table, b, in_b, T)
+        square += tl.sum(tb * tb, axis=0)
+    factor = inverse_rms(square, num_channels, eps)
+    ya = modulate(ta, factor, weight_ptr, shift_ptr + table, scale_ptr + table, a, in_a, T)
+    yb = ya
+    if TAIL > 0:
+        yb = modulate(tb, factor, weight_ptr, shift_ptr + table, scale_ptr + table, b, in_b, T)
+    store_split_row(ya, yb, out_ptr, out_scale_ptr, row, out_stride, a, b, in_a, in_b, FP8, TAIL)
+
+
+@triton.jit
+def gated_sum(x_ptr, branch_ptr, gate_ptr, c, mask, T: tl.constexpr):
+    """Some channels of ``x + gate * branch``, which take the place of ``branch``. Returns them as float32."""
+    x = tl.load(x_ptr + c, mask=mask, other=0.0).to(tl.float32)
+    branch = tl.load(branch_ptr + c, mask=mask, other=0.0).to(tl.float32)
+    gate = tl.load(gate_ptr + c, mask=mask, other=0.0).to(tl.float32)
     product = (gate * branch).to(T).to(tl.float32)
     total = (x + product).to(T)
-    tl.store(branch_ptr + row * branch_stride + c, total, mask=mask)
-    y = modulate(
-        total.to(tl.float32), weight_ptr, shift_ptr, scale_ptr, entry, table_stride, c, mask, num_channels, eps, T
-    )
-    store_row(y, out_ptr, out_scale_ptr, row, out_stride, c, mask, FP8)
+    tl.store(branch_ptr + c, total, mask=mask)
+    return total.to(tl.float32)
 
 
 def gate_residual_norm(
@@ -68,7 +88,7 @@ def gate_residual_norm(
     assert x_SD.dtype == branch_SD.dtype
     out, out_scale = new_rows(x_SD, num_channels, dtype)
     if num_rows:
-        block = block_of(num_channels)
+        block, tail = split_row(num_channels)
         gate_residual_norm_kernel[(num_rows,)](
             x_SD,
             branch_SD,
@@ -87,7 +107,8 @@ def gate_residual_norm(
             eps,
             FP8=out_scale is not None,
             BLOCK=block,
-            num_warps=warps_of(block),
+            TAIL=tail,
+            num_warps=warps_of(2 * block),
             **EXACT,
         )
     return branch_SD, rows_or_fp8(out, out_scale, x_SD.dtype)

@@ -7,9 +7,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from talkies.kernels.device import modulate, store_row
+from talkies.kernels.device import inverse_rms, modulate, store_split_row
 from talkies.kernels.fp8 import Fp8Rows
-from talkies.kernels.launch import EXACT, block_of, check_tables, new_rows, rows_or_fp8, warps_of
+from talkies.kernels.launch import EXACT, check_tables, new_rows, rows_or_fp8, split_row, warps_of
 from talkies.kernels.runs import RowRuns
 
 
@@ -29,15 +29,28 @@ def rms_modulate_kernel(
     eps,
     FP8: tl.constexpr,
     BLOCK: tl.constexpr,
+    TAIL: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
-    c = tl.arange(0, BLOCK)
-    mask = c < num_channels
-    entry = tl.load(entry_ptr + row).to(tl.int64)
-    x = tl.load(x_ptr + row * x_stride + c, mask=mask, other=0.0).to(tl.float32)
     T: tl.constexpr = x_ptr.dtype.element_ty
-    y = modulate(x, weight_ptr, shift_ptr, scale_ptr, entry, table_stride, c, mask, num_channels, eps, T)
-    store_row(y, out_ptr, out_scale_ptr, row, out_stride, c, mask, FP8)
+    table = tl.load(entry_ptr + row).to(tl.int64) * table_stride
+    a = tl.arange(0, BLOCK)
+    in_a = a < num_channels
+    xa = tl.load(x_ptr + row * x_stride + a, mask=in_a, other=0.0).to(tl.float32)
+    square = tl.sum(xa * xa, axis=0)
+    b = a
+    in_b = in_a
+    if TAIL > 0:
+        b = BLOCK + tl.arange(0, TAIL)
+        in_b = b < num_channels
+        xb = tl.load(x_ptr + row * x_stride + b, mask=in_b, other=0.0).to(tl.float32)
+        square += tl.sum(xb * xb, axis=0)
+    factor = inverse_rms(square, num_channels, eps)
+    ya = modulate(xa, factor, weight_ptr, shift_ptr + table, scale_ptr + table, a, in_a, T)
+    yb = ya
+    if TAIL > 0:
+        yb = modulate(xb, factor, weight_ptr, shift_ptr + table, scale_ptr + table, b, in_b, T)
+    store_split_row(ya, yb, out_ptr, out_scale_ptr, row, out_stride, a, b, in_a, in_b, FP8, TAIL)
 
 
 def rms_modulate(
@@ -55,7 +68,7 @@ def rms_modulate(
     assert x_SD.stride(1) == 1
     out, out_scale = new_rows(x_SD, num_channels, dtype)
     if num_rows:
-        block = block_of(num_channels)
+        block, tail = split_row(num_channels)
         rms_modulate_kernel[(num_rows,)](
             x_SD,
             weight_D,
@@ -71,6 +84,7 @@ def rms_modulate(
             eps,
             FP8=out_scale is not None,
             BLOCK=block,
+            TAIL=tail,
             num_warps=warps_of(block),
             **EXACT,
         )
