@@ -5,9 +5,10 @@
     python -m bench.dit_forward --smoke             # every part that needs no GPU, tiny sizes, on a CPU
 
 58,758 rows (30 text, 696 audio, 58,032 video: 8.7 s of 1152x832). The floor is the four products and the attention of
-a block, alone, times the number of blocks, run in turn with ours so that both see the same warm card. Outputs are
-checked against float32 on two full-width blocks, and at full size against diffusers' model with the same weights. A
-part that fails is reported and the others go on. Writes <out>/dit_forward-<device>.json after every part.
+a block, alone, times the number of blocks, and the projections around them, run in turn with ours so that both see the
+same warm card. Outputs are checked against float32 on two full-width blocks, and at full size against diffusers' model
+with the same weights. A part that fails is reported and the others go on. Writes <out>/dit_forward-<device>.json after
+every part.
 
     kernels    each fused op: time, bytes, share of the copy rate
     checks     ours (kernels, backends, fp8) and diffusers against float32 at full width, two blocks, three sizes
@@ -228,9 +229,12 @@ FLOORS: dict[str, bool | None] = {"bf16": None, "fp8": True, "fp8_slow": False}
 
 
 def _floor_runs(run: Run, label: str) -> list[tuple[str, Callable[[], object]]]:
-    """The products and the attention of a block: the fastest exact backend, or the e4m3 kernel alone."""
+    """The products and the attention of a block: the fastest exact backend, or the e4m3 kernel alone.
+
+    q, k, v lie where one projection leaves them, since moving them apart costs more than it gains (LOG.md).
+    """
     seconds = run.kernel_seconds.get("attention alone", {})
-    exact = [name for name in seconds if name.split("+")[0] in EXACT]
+    exact = [name for name in seconds if name.split("+")[0] in EXACT and f"{name}+strided" not in seconds]
     name = min(exact, key=seconds.__getitem__) if exact else run.best(EXACT)
     if label != "bf16" and "fa3-fp8" in run.backends:
         name = "fa3-fp8+kernel"
@@ -331,7 +335,8 @@ def part_fp8(run: Run) -> None:
 @torch.inference_mode()
 def _beside_floor(run: Run, label: str, step: fw.Step, first: fw.Measured, budget: float) -> float:
     """Forwards and floors in turn, the medians of both and their ratio. Returns the forward's seconds."""
-    floor = fw.floor_pass(_floor_runs(run, label), run.config.num_layers)
+    around = fw.projection_runs(run.config, run.inputs().layout, run.device)
+    floor = fw.floor_pass(_floor_runs(run, label), run.config.num_layers, around)
     floors, forwards = fw.in_turn(floor, step, run.device, repeats=2 if run.on_gpu else 1)
     run.say(f"  in turn: floors {_list(floors)} s, forwards {_list(forwards)} s, the first alone {first.seconds:.4f} s")
     seconds, least = statistics.median([first.seconds, *forwards]), statistics.median(floors)

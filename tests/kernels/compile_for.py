@@ -32,7 +32,7 @@ def cases():
         yield rms.rms_modulate_kernel, norm, {"FP8": fp8, "BLOCK": 4096, "TAIL": 2048}, 4
         yield rms.rms_modulate_kernel, {**norm, "out_ptr": F32}, {"FP8": False, "BLOCK": 4096, "TAIL": 2048}, 4
         branch = {"branch_ptr": BF, "gate_ptr": BF}
-        yield gate_norm.gate_residual_norm_kernel, norm | branch, {"FP8": fp8, "BLOCK": 4096, "TAIL": 2048}, 8
+        yield gate_norm.gate_residual_norm_kernel, norm | branch, {"FP8": fp8, "BLOCK": 4096, "TAIL": 2048}, 4
         up = {"up_ptr": BF, "out_ptr": out, "out_scale_ptr": F32}
         yield glu.swiglu_kernel, up, {"FP8": fp8, "BLOCK": 16384 if fp8 else 4096}, 16 if fp8 else 8
         for angles in (0, 48):
@@ -48,6 +48,8 @@ def cases():
     )
     pointers = {"q_ptr": BF, "k_ptr": BF, "v_ptr": BF, "out_ptr": F32}
     yield stats.head_stats_kernel, pointers, {"PARTS": 5, "CHUNK": 128, "UNROLL": 4, "BLOCK": 1024}, 4
+    pointers = {"parts_ptr": F32, "largest_ptr": F32, "mean_ptr": F32}
+    yield stats.reduce_kernel, pointers, {"PARTS": 5, "CHUNKS": 16, "BLOCK": 128}, 4
     yield rows.quantize_rows_kernel, {"x_ptr": BF, "out_ptr": F8, "out_scale_ptr": F32}, {"BLOCK": 8192}, 8
     for flag in (False, True):
         pointers = {"x_ptr": BF, "scale_ptr": F32, "offset_ptr": F32, "document_ptr": I32, "out_ptr": F8}

@@ -364,3 +364,25 @@ def test_triton_without_a_device_is_refused_with_the_way_out(monkeypatch):
         select.create("triton")
     assert select.automatic(torch.device("cuda")) == "reference"
     assert select.automatic(torch.device("cpu")) == "reference"
+
+
+@each_op_set
+@each_dtype
+@pytest.mark.parametrize("fp8", [False, True])
+@pytest.mark.parametrize("num_channels", [40, 5376])
+def test_a_sum_normed_at_once_has_the_bits_of_the_two_ops(num_channels, fp8, dtype, name, device):
+    """A block whose weights are streamed begins by itself; a resident one is begun by the block before it."""
+    ops, num_rows = ops_for(name, device, dtype), 9
+    x, branch = torch.randn(2, num_rows, num_channels, device=device).to(dtype)
+    weight = torch.randn(num_channels, device=device).to(dtype)
+    (shift, scale, gate), runs = _tables(num_channels, dtype, device), _runs(num_rows)
+    kind = E4M3 if fp8 else None
+    total = ops.gate_residual(x, branch.clone(), gate, runs)
+    apart = ops.rms_modulate(total, weight, shift, scale, runs, eps=EPS, dtype=kind)
+    at_once, normed = ops.gate_residual_norm(x, branch.clone(), gate, weight, shift, scale, runs, eps=EPS, dtype=kind)
+    assert torch.equal(at_once, total)
+    if fp8:
+        assert torch.equal(normed.data.view(torch.uint8), apart.data.view(torch.uint8))
+        assert torch.equal(normed.scale, apart.scale)
+    else:
+        assert torch.equal(normed, apart)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
 
+from talkies.model.chunking import Chunking
 from talkies.model.modulation import build_table, unfolded
 from talkies.model.packing import Stream, concat_layouts
 from talkies.sampling.schedule import build_dual
@@ -142,3 +144,47 @@ def test_streams_cover_every_row_once():
     rows = torch.cat((layout.text_indices, layout.video_indices, layout.audio_indices))
     assert torch.equal(rows.sort().values, torch.arange(layout.num_rows))
     assert [s.source for s in layout.of_stream(Stream.VIDEO)] == [0, 6, 48]
+
+
+def test_a_block_is_begun_by_the_one_before_it_only_where_both_are_whole():
+    """Whoever begins it, the bits are the same; hooked blocks (streamed ones) and chunked rows begin by themselves."""
+    dit, layout = tiny_dit(), tiny_layout()
+    view, modulation = dit.view(layout), unfolded(dit, layout.step_plan(T_VIDEO, T_AUDIO))
+    x = torch.randn(layout.total_rows, CONFIG.hidden_size)
+    counted = _CountingOps(dit)
+    joined = dit.run_blocks(x, view, modulation)
+    assert counted.taken() == 1  # the first block's own
+    one_by_one = x
+    for i in range(3):
+        one_by_one = dit.run_blocks(one_by_one, view, modulation, i, i + 1)
+    assert counted.taken() == 3
+    assert torch.equal(joined, one_by_one)
+    handle = dit.blocks[1].register_forward_pre_hook(lambda module, args: None)
+    assert torch.equal(dit.run_blocks(x, view, modulation), joined)
+    assert counted.taken() == 2
+    handle.remove()
+    dit.use_chunking(Chunking(mlp_rows=64))
+    assert layout.total_rows > 64
+    assert torch.equal(dit.run_blocks(x, view, modulation), joined)
+    assert counted.taken() == 3
+
+
+class _CountingOps:
+    """How often a block normed its own input."""
+
+    def __init__(self, dit):
+        self.count = 0
+        ops = replace(dit.ops, rms_modulate=self._counted(dit.ops.rms_modulate))
+        for block in dit.blocks:
+            block.ops = ops
+
+    def _counted(self, op):
+        def counted(*args, **kwargs):
+            self.count += 1
+            return op(*args, **kwargs)
+
+        return counted
+
+    def taken(self):
+        count, self.count = self.count, 0
+        return count

@@ -22,8 +22,9 @@ from talkies.kernels import select
 from talkies.kernels.fp8 import Fp8Rows
 from talkies.kernels.fp8_linear import scaled_mm
 from talkies.kernels.select import Ops
+from talkies.model.block import RowView
 from talkies.model.config import DiTConfig
-from talkies.model.dit import PackedDiT, RowView
+from talkies.model.dit import PackedDiT
 from talkies.model.modulation import StepModulation, build_table
 from talkies.model.packing import PackedLayout, build_layout, concat_layouts
 from talkies.model.weights import build_dit
@@ -242,10 +243,32 @@ def floor_runs(
     return runs
 
 
-def floor_pass(runs: Sequence[tuple[str, Callable[[], object]]], num_blocks: int) -> Callable[[], object]:
-    """What no forward of ``num_blocks`` blocks can do without, one after the other."""
+def projection_runs(
+    config: DiTConfig, layout: PackedLayout, device: torch.device
+) -> list[tuple[str, Callable[[], object]]]:
+    """The products before and after the blocks, float32 as in every checkpoint, on random data."""
+    sizes = (
+        ("video", layout.num_video_rows, config.video_row_dim),
+        ("audio", layout.num_audio_rows, config.audio_in_channels),
+    )
+    runs: list[tuple[str, Callable[[], object]]] = []
+    for name, rows, width in sizes:
+        for label, k, n in ((f"{name} in", width, config.hidden_size), (f"{name} out", config.hidden_size, width)):
+            x, weight = torch.randn(rows, k, device=device), torch.randn(n, k, device=device) * k**-0.5
+            runs.append((label, _linear(x, weight)))
+    return runs
+
+
+def floor_pass(
+    runs: Sequence[tuple[str, Callable[[], object]]],
+    num_blocks: int,
+    around: Sequence[tuple[str, Callable[[], object]]] = (),
+) -> Callable[[], object]:
+    """What no forward of ``num_blocks`` blocks can do without, one after the other; ``around`` once."""
 
     def every() -> None:
+        for _, run in around:
+            run()
         for _ in range(num_blocks):
             for _, run in runs:
                 run()

@@ -15,7 +15,8 @@ from talkies.attention.base import Exactness
 from talkies.engine import pipeline
 from talkies.engine.build import Components
 from talkies.engine.state import RequestState
-from talkies.model.dit import PackedDiT, RowView
+from talkies.model.block import RowView
+from talkies.model.dit import PackedDiT
 from talkies.model.modulation import JointRuns, join_modulations
 from talkies.model.packing import PackedLayout, concat_layouts
 from talkies.sampling.euler import euler_step

@@ -4,7 +4,7 @@ A worker does one unit at a time, so what counts is what all begun jobs *hold* b
 *transient* of any one unit. The terms are the allocations of the pipeline, one by one; tests/engine/test_memory.py
 compares them with what torch records.
 
-    denoise   rows x (4 copies of the stream + the larger of attention and feed-forward), see model/dit.py; on a GPU
+    denoise   rows x (4 copies of the stream + the larger of attention and feed-forward), see model/block.py; on a GPU
               less, see placement/forward_rates.py
     decode    one batch of ViT tokens, all tiles of a window, the stitched window and its chunk; or the whole wave
     encode    the pixels in float32 and one clip of one tile in the encoder; text rows and vision patches

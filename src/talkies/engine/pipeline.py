@@ -17,9 +17,9 @@ from talkies.engine.build import Components
 from talkies.engine.media import MediaAccess, SoundInput, encodable_frames
 from talkies.engine.state import RequestState
 from talkies.engine.tasks import TASKS, Prepared
+from talkies.model.block import RowView
 from talkies.model.conditions import AudioCondition, VisualCondition
 from talkies.model.conditions import Condition as LayoutCondition
-from talkies.model.dit import RowView
 from talkies.model.packing import PackedLayout, audio_to_rows, build_layout, rows_to_audio, unpatchify_video
 from talkies.model.timesteps import Role
 from talkies.placement.modulation_feed import ModulationFeed

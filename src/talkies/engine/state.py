@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from talkies.geometry import Geometry
-from talkies.model.dit import RowView
+from talkies.model.block import RowView
 from talkies.model.modulation import ModulationTable
 from talkies.model.packing import PackedLayout
 from talkies.placement.modulation_feed import ModulationFeed

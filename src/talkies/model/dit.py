@@ -8,169 +8,23 @@ S rows, L text rows, D hidden, N heads, H channels a head, F feed-forward inner,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, zip_longest
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from talkies.attention.base import Attend, Documents, merged
+from talkies.attention.base import Attend, Documents
 from talkies.errors import ConfigError
 from talkies.kernels.fp8 import Fp8Rows
 from talkies.kernels.select import REFERENCE, Ops
-from talkies.model.chunking import WHOLE, Chunking, chunks_of
+from talkies.model.block import Block, RefinerBlock, RowView
+from talkies.model.chunking import WHOLE, Chunking
 from talkies.model.config import DiTConfig
-from talkies.model.linear import Linear as BlockLinear
-from talkies.model.modulation import BlockModulation, Linear, StepModulation, unfolded
+from talkies.model.modulation import Linear, StepModulation, unfolded
 from talkies.model.packing import PackedLayout, Stream
 from talkies.model.rope import rotary_table
 from talkies.model.timesteps import StepPlan
-
-
-@dataclass(frozen=True, slots=True)
-class RowView:
-    """What blocks must know of their rows; made once per request."""
-
-    cos_SA: Tensor
-    sin_SA: Tensor
-    documents: Documents | None
-
-    def cut(self, start: int, stop: int) -> RowView:
-        """The share of rows ``start .. stop``; documents still describe the whole sequence."""
-        return replace(self, cos_SA=self.cos_SA[start:stop], sin_SA=self.sin_SA[start:stop])
-
-    def with_exact(self, spans: Sequence[tuple[int, int]]) -> RowView:
-        """The same rows; an approximating attention computes the queries of these spans exactly.
-
-        For a view of a whole sequence.
-        """
-        num_rows = self.cos_SA.shape[0]
-        documents = self.documents or Documents((0, num_rows), num_rows)
-        return replace(self, documents=documents.with_exact(merged(spans)))
-
-
-class Attention(nn.Module):
-    """Multi-head self-attention; ``to_qkv`` rows are all queries, then all keys, then all values."""
-
-    def __init__(self, config: DiTConfig, ops: Ops) -> None:
-        super().__init__()
-        self.ops, self.eps, self.num_heads = ops, config.qk_norm_eps, config.num_attention_heads
-        self.head_groups = 1
-        self.to_qkv = BlockLinear(config.hidden_size, 3 * config.inner_dim, ops)
-        self.norm_q = nn.Parameter(torch.empty(config.attention_head_dim))
-        self.norm_k = nn.Parameter(torch.empty(config.attention_head_dim))
-        self.to_out = BlockLinear(config.inner_dim, config.hidden_size, ops)
-
-    def forward(
-        self,
-        h_SD: Tensor | Fp8Rows,
-        cos_SA: Tensor | None,
-        sin_SA: Tensor | None,
-        documents: Documents | None,
-        attend: Attend,
-    ) -> Tensor:
-        if self.head_groups > 1:
-            return self.to_out(self._in_groups(h_SD, cos_SA, sin_SA, documents, attend))
-        qkv_S3NH = self.to_qkv(h_SD).view(h_SD.shape[0], 3, -1, self.norm_q.shape[0])
-        q, k, v = self.ops.qk_norm_rope(qkv_S3NH, self.norm_q, self.norm_k, cos_SA, sin_SA, eps=self.eps)
-        del qkv_S3NH
-        out_SNH = attend(q, k, v, documents)
-        del q, k, v  # the projection is the largest tensor of a block and not needed for the next product
-        return self.to_out(out_SNH.flatten(1))
-
-    def _in_groups(
-        self,
-        h_SD: Tensor | Fp8Rows,
-        cos_SA: Tensor | None,
-        sin_SA: Tensor | None,
-        documents: Documents | None,
-        attend: Attend,
-    ) -> Tensor:
-        """Some heads at a time: queries, keys and values of one group are alive at once. Returns [S, N * H]."""
-        num_rows, head_dim = h_SD.shape[0], self.norm_q.shape[0]
-        inner = self.to_qkv.weight.shape[0] // 3
-        assert (inner // head_dim) % self.head_groups == 0, (inner, head_dim, self.head_groups)
-        width = inner // self.head_groups
-        qkv = torch.empty(num_rows, 3 * width, dtype=h_SD.dtype, device=h_SD.device)
-        out = torch.empty(num_rows, inner, dtype=h_SD.dtype, device=h_SD.device)
-        for start in range(0, inner, width):
-            for part in range(3):
-                outputs = slice(part * inner + start, part * inner + start + width)
-                self.to_qkv.part(h_SD, outputs, qkv[:, part * width : (part + 1) * width])
-            q, k, v = self.ops.qk_norm_rope(
-                qkv.view(num_rows, 3, -1, head_dim), self.norm_q, self.norm_k, cos_SA, sin_SA, eps=self.eps
-            )
-            out[:, start : start + width] = attend(q, k, v, documents).flatten(1)
-        return out
-
-
-class FeedForward(nn.Module):
-    """SwiGLU; ``up`` rows are all values, then all gates."""
-
-    def __init__(self, config: DiTConfig, ops: Ops) -> None:
-        super().__init__()
-        self.ops = ops
-        self.up = BlockLinear(config.hidden_size, 2 * config.ffn_dim, ops)
-        self.down = BlockLinear(config.ffn_dim, config.hidden_size, ops)
-
-    def forward(self, h_SD: Tensor | Fp8Rows) -> Tensor:
-        return self.down(self.ops.swiglu(self.up(h_SD), dtype=self.down.input_dtype))
-
-
-class RefinerBlock(nn.Module):
-    """Pre-norm block of the text refiner: no modulation, no rotary (spec 2.6)."""
-
-    def __init__(self, config: DiTConfig, ops: Ops) -> None:
-        super().__init__()
-        self.norm1 = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
-        self.attn = Attention(config, ops)
-        self.norm2 = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
-        self.ff = FeedForward(config, ops)
-
-    def forward(self, x_LD: Tensor, documents: Documents | None, attend: Attend) -> Tensor:
-        x_LD = x_LD + self.attn(self.norm1(x_LD), None, None, documents, attend)
-        return x_LD + self.ff(self.norm2(x_LD))
-
-
-class Block(nn.Module):
-    """One modulated block (spec 2.2). ``adaln`` is absent when modulation comes from a table."""
-
-    def __init__(self, config: DiTConfig, ops: Ops, *, adaln: bool = True) -> None:
-        super().__init__()
-        self.ops = ops
-        self.norm1 = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
-        self.attn = Attention(config, ops)
-        self.norm2 = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
-        self.ff = FeedForward(config, ops)
-        self.adaln = nn.Linear(config.time_embed_dim, config.adaln_out_features) if adaln else None
-        self.mlp_rows: int | None = None
-
-    def forward(self, x_SD: Tensor, view: RowView, modulation: BlockModulation, attend: Attend) -> Tensor:
-        """Returns a new [S, D]; ``x_SD`` is left as it was."""
-        m, ops = modulation, self.ops
-        h_SD = ops.rms_modulate(
-            x_SD, self.norm1.weight, m[0], m[1], m.runs, eps=self.norm1.eps, dtype=self.attn.to_qkv.input_dtype
-        )
-        branch = self.attn(h_SD, view.cos_SA, view.sin_SA, view.documents, attend)
-        del h_SD
-        # Everything from here on is row by row. The memory of ``branch`` becomes the stream after attention, then the
-        # stream after the feed-forward.
-        for start, stop in chunks_of(x_SD.shape[0], self.mlp_rows):
-            runs = m.runs if stop - start == x_SD.shape[0] else m.runs.cut(start, stop)
-            y_SD, h_SD = ops.gate_residual_norm(
-                x_SD[start:stop],
-                branch[start:stop],
-                m[2],
-                self.norm2.weight,
-                m[3],
-                m[4],
-                runs,
-                eps=self.norm2.eps,
-                dtype=self.ff.up.input_dtype,
-            )
-            ops.gate_residual(y_SD, self.ff(h_SD), m[5], runs, out=y_SD)
-        return branch
 
 
 class TokenRefiner(nn.Module):
@@ -280,8 +134,17 @@ class PackedDiT(nn.Module):
         self, x_SD: Tensor, view: RowView, modulation: StepModulation, start: int = 0, stop: int | None = None
     ) -> Tensor:
         """Blocks ``start .. stop`` over any share of the rows. Returns [S, D]; ``x_SD`` is left as it was."""
-        for index, block in enumerate(islice(self.blocks, start, stop), start):
-            x_SD = block(x_SD, view, modulation.block(index), self.attend)
+        blocks: list[Any] = list(islice(self.blocks, start, stop))
+        carry: list[Tensor | Fp8Rows] = []
+        for index, (block, following) in enumerate(zip_longest(blocks, blocks[1:]), start):
+            m = modulation.block(index)
+            if _can_begin_early(block, following, x_SD):
+                entrance = following.entrance(modulation.block(index + 1))
+                x_SD = block(x_SD, view, m, self.attend, entrance, carry)
+            elif carry:
+                x_SD = block(x_SD, view, m, self.attend, None, carry)
+            else:
+                x_SD = block(x_SD, view, m, self.attend)
         return x_SD
 
     def project(self, x_SD: Tensor, layout: PackedLayout, modulation: StepModulation) -> tuple[Tensor, Tensor]:
@@ -364,3 +227,13 @@ def _pick(x_SP: Tensor, layout: PackedLayout, stream: Stream) -> Tensor:
     """Rows of one stream in its order; a view when they are one span."""
     spans = [x_SP[s.start : s.stop] for s in layout.of_stream(stream)]
     return spans[0] if len(spans) == 1 else torch.cat(spans)
+
+
+def _can_begin_early(block: object, following: object, x_SD: Tensor) -> bool:
+    """Whether what ``following`` does first can be done where ``block`` writes its rows.
+
+    Not for one that is called through a hook (its weights may come only then), nor for rows that are written in chunks.
+    """
+    if not (isinstance(block, Block) and isinstance(following, Block)):
+        return False
+    return not following._forward_pre_hooks and block.takes_whole(x_SD.shape[0])

@@ -1,6 +1,6 @@
 """What a forward holds besides weights, by the row. No torch: who admits requests asks this, too.
 
-The terms are the allocations of ``model/dit.py`` with the fused kernels of a GPU; the references of a CPU hold more.
+The terms are the allocations of ``model/block.py`` with the fused kernels of a GPU; the references of a CPU hold more.
 D hidden, I attention width, F feed-forward, e bytes of the block dtype.
 """
 
@@ -30,7 +30,7 @@ class ForwardRates:
 def forward_rates(
     config: DiTConfig, size: int, chunking: Chunking, *, fp8: bool = False, fp8_attention: bool = False
 ) -> ForwardRates:
-    """What a row holds besides weights; ``model/dit.py`` from top to bottom."""
+    """What a row holds besides weights; ``model/block.py`` from top to bottom."""
     c, e = config, size
     d, i, f, heads = c.hidden_size, c.inner_dim, c.ffn_dim, c.num_attention_heads
     entry = 1 if fp8 else e  # an e4m3 input has a float32 scale a row besides

@@ -25,8 +25,9 @@ from torch import Tensor
 from talkies.attention.base import Documents
 from talkies.attention.registry import can_be_recorded
 from talkies.kernels.runs import RowRuns
+from talkies.model.block import RowView
 from talkies.model.config import DiTConfig
-from talkies.model.dit import PackedDiT, RowView
+from talkies.model.dit import PackedDiT
 from talkies.model.modulation import StepModulation
 from talkies.placement.recorder import Recorder, Recording
 from talkies.placement.watch import Watched

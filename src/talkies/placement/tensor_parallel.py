@@ -29,9 +29,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from talkies.errors import ConfigError
+from talkies.model.block import Block, RefinerBlock
 from talkies.model.config import DiTConfig
 from talkies.model.cuts import Cut
-from talkies.model.dit import Block, PackedDiT, RefinerBlock
+from talkies.model.dit import PackedDiT
 from talkies.model.weights import NamedTensors
 from talkies.placement.peers import Peers
 

@@ -108,7 +108,7 @@ def gate_residual_norm(
             FP8=out_scale is not None,
             BLOCK=block,
             TAIL=tail,
-            num_warps=warps_of(2 * block),
+            num_warps=warps_of(block),
             **EXACT,
         )
     return branch_SD, rows_or_fp8(out, out_scale, x_SD.dtype)
