@@ -266,7 +266,8 @@ def part_bf16(run: Run) -> None:
     with _reported(run, "bf16 breakdown"):
         _where(run, "bf16", step)
     for other in run.backends:
-        if other == name:
+        # The exact ones differ by their kernel alone, which the floor times; what approximates has an error to state.
+        if other == name or (run.on_gpu and registry.create(other, select.create(run.kernels)).exactness is None):
             continue
         if run.clock.left_s < 2 * seconds + 20 and run.on_gpu:
             run.notes.append(f"no time for attention {other}")

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 LONG_ROWS = 40_000
 TOLERANCE = 0.08  # of a predicted peak
 CHUNKINGS = {
-    "mlp8k": Chunking(mlp_rows=8192),
     "mlp8k_heads2": Chunking(mlp_rows=8192, head_groups=2),
     "mlp8k_heads4": Chunking(mlp_rows=8192, head_groups=4),
 }
@@ -102,8 +101,8 @@ def curve(run: Run, prefix: str, quantize: QuantizeConfig) -> None:
     try:
         for step in steps:
             resident: fw.Measured | None = None
-            # A long forward is of one speed at all points: every other one shows it.
-            points = [p for p in run.points if p < number][:: 2 if _rows(step) > LONG_ROWS else 1]
+            # A long forward is of one speed at all points: a few show it.
+            points = [p for p in run.points if p < number][:: 4 if _rows(step) > LONG_ROWS else 1]
             for count in (number, *points):
                 if run.on_gpu and run.clock.left_s < 30:
                     run.say("  no time left for more points")
