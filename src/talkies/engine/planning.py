@@ -251,9 +251,14 @@ def cap(device: torch.device, budget: int | None) -> None:
         grow = getattr(torch.cuda.memory, "_set_allocator_settings", None)
         if grow is not None and "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
             grow("expandable_segments:True")
-        torch.cuda.set_per_process_memory_fraction(min(1.0, budget / total), device)
+        torch.cuda.set_per_process_memory_fraction(min(1.0, budget / total), indexed(device))
 
 
 def cache_folder() -> Path:
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "talkies"
+
+
+def indexed(device: torch.device) -> torch.device:
+    """``cuda`` as ``cuda:N``: some calls of torch take no other."""
+    return torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
