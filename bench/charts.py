@@ -139,7 +139,11 @@ def dit_forward(result: Mapping[str, Any]) -> Drawing | None:
 
 def _kernels(metrics: Mapping[str, float], prefix: str) -> dict[str, float]:
     """Milliseconds by name: attention, products, then what is ours by size, then the rest."""
-    found = {k.removeprefix(prefix).removesuffix("_ms"): v for k, v in metrics.items() if k.startswith(prefix)}
+    found = {
+        k.removeprefix(prefix).removesuffix("_ms"): v
+        for k, v in metrics.items()
+        if k.startswith(prefix) and k != f"{prefix}ms"
+    }
 
     def order(item: tuple[str, float]) -> tuple[int, float]:
         name, value = item

@@ -337,9 +337,11 @@ def part_fp8(run: Run) -> None:
 def _beside_floor(run: Run, label: str, step: fw.Step, first: fw.Measured, budget: float) -> float:
     """Forwards and floors in turn, the medians of both and their ratio. Returns the forward's seconds."""
     around = fw.projection_runs(run.config, run.inputs().layout, run.device)
-    floor = fw.floor_pass(_floor_runs(run, label), run.config.num_layers, around)
+    floor = fw.FloorPass(_floor_runs(run, label), run.config.num_layers, around)
     floors, forwards = fw.in_turn(floor, step, run.device, repeats=2 if run.on_gpu else 1)
     run.say(f"  in turn: floors {_list(floors)} s, forwards {_list(forwards)} s, the first alone {first.seconds:.4f} s")
+    for name, value in floor.of_a_block().items():
+        run.metric(f"floor_{label}_{name}_ms", value * 1e3, "ms")
     seconds, least = statistics.median([first.seconds, *forwards]), statistics.median(floors)
     run.metric(f"{label}_s", seconds)
     run.metric(f"floor_{label}_s", least)
@@ -358,10 +360,8 @@ def _where(run: Run, label: str, step: fw.Step) -> None:
     """The breakdown of a block, by category, beside the floor."""
     if not run.on_gpu:
         return
-    for name, value in fw.around_blocks(step, run.device).items():
-        run.metric(f"{label}_{name}_ms", value * 1e3, "ms")
-    blocks = min(12, run.config.num_layers)
-    by_kernel = fw.breakdown(step, blocks)
+    # At once after the forwards, and all blocks: a card that has paused is faster.
+    by_kernel = fw.breakdown(step, run.config.num_layers)
     run.kernel_seconds[label] = by_kernel
     by_category: dict[str, float] = {}
     for name, value in by_kernel.items():
@@ -371,6 +371,8 @@ def _where(run: Run, label: str, step: fw.Step) -> None:
     for name, value in sorted(by_category.items(), key=lambda item: -item[1]):
         run.say(f"    {name:<34} {value * 1e3:8.3f} ms {value / total:6.1%}")
         run.metrics[f"{label}_block_{name}_ms"] = value * 1e3
+    for name, value in fw.around_blocks(step, run.device).items():
+        run.metric(f"{label}_{name}_ms", value * 1e3, "ms")
     for name, value in list(by_kernel.items())[:14]:
         run.say(f"      {value * 1e3:8.3f} ms  {name[:110]}")
 

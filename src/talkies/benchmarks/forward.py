@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from talkies.attention import registry as attention
-from talkies.benchmarks.random_dit import RandomDiT
+from talkies.benchmarks.random_dit import QK_NORM, RandomDiT
 from talkies.benchmarks.timing import Peak, median_of, peak, synchronize
 from talkies.kernels import select
 from talkies.kernels.fp8 import Fp8Rows
@@ -259,21 +259,35 @@ def projection_runs(
     return runs
 
 
-def floor_pass(
-    runs: Sequence[tuple[str, Callable[[], object]]],
-    num_blocks: int,
-    around: Sequence[tuple[str, Callable[[], object]]] = (),
-) -> Callable[[], object]:
-    """What no forward of ``num_blocks`` blocks can do without, one after the other; ``around`` once."""
+class FloorPass:
+    """What no forward of ``num_blocks`` blocks can do without, one after the other; ``around`` once a pass."""
 
-    def every() -> None:
-        for _, run in around:
+    def __init__(
+        self,
+        runs: Sequence[tuple[str, Callable[[], object]]],
+        num_blocks: int,
+        around: Sequence[tuple[str, Callable[[], object]]] = (),
+    ) -> None:
+        self.runs, self.num_blocks, self.around = runs, num_blocks, around
+        self._marks: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+
+    def __call__(self) -> None:
+        for _, run in self.around:
             run()
-        for _ in range(num_blocks):
-            for _, run in runs:
-                run()
+        for _ in range(self.num_blocks):
+            for name, run in self.runs:
+                if not torch.cuda.is_available():
+                    run()
+                    continue
+                start, stop = _timed(run, torch.device("cuda"))
+                self._marks.append((name, start, stop))
 
-    return every
+    def of_a_block(self) -> dict[str, float]:
+        """Mean seconds of each run over all passes; empty on a CPU. Call it when the device is done."""
+        seconds: dict[str, list[float]] = {}
+        for name, start, stop in self._marks:
+            seconds.setdefault(name, []).append(start.elapsed_time(stop) / 1e3)
+        return {name: statistics.fmean(values) for name, values in seconds.items()}
 
 
 def in_turn(
@@ -346,11 +360,11 @@ def attention_runs(
 ) -> Iterator[tuple[str, Callable[[], object]]]:
     """``(name, run)`` of each backend on the q, k, v of one block, and of what the model adds around some of them.
 
+    Queries and keys are normed and turned as a block's are: how peaked the scores are shows in the time of a kernel.
+
     ``fa3+strided`` reads q, k, v where the fused projection left them; ``fa3-fp8+kernel`` is the e4m3 kernel alone.
     """
-    heads, head_dim = config.num_attention_heads, config.attention_head_dim
-    qkv = torch.randn(num_rows, 3, heads, head_dim, device=device, dtype=dtype)
-    strided = qkv.unbind(1)
+    strided = _normed(config, num_rows, device, dtype, ops)
     q, k, v = (x.contiguous() for x in strided)
     for name in names:
         attend = attention.create(name, ops)
@@ -359,6 +373,17 @@ def attention_runs(
             yield "fa3+strided", _attend(attend, *strided)
         if name == "fa3-fp8":
             yield "fa3-fp8+kernel", _fp8_kernel(attend, q, k, v, ops)
+
+
+def _normed(
+    config: DiTConfig, num_rows: int, device: torch.device, dtype: torch.dtype, ops: Ops
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Random q, k, v [S, N, H] where one projection leaves them."""
+    heads, head_dim = config.num_attention_heads, config.attention_head_dim
+    qkv = torch.randn(num_rows, 3, heads, head_dim, device=device, dtype=dtype)
+    norms = (0.1 * torch.randn(2, head_dim, device=device) + QK_NORM).to(dtype)
+    theta = torch.randn(num_rows, config.num_angles, device=device)
+    return ops.qk_norm_rope(qkv, *norms, theta.cos().to(dtype), theta.sin().to(dtype), eps=config.qk_norm_eps)
 
 
 def _attend(attend: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor) -> Callable[[], object]:
@@ -386,14 +411,15 @@ IDLE = "idle between kernels"
 
 
 def breakdown(step: Step, num_blocks: int) -> dict[str, float]:
-    """Seconds a block of every GPU kernel, by name, from a trace of ``num_blocks`` blocks; and of none (``IDLE``)."""
+    """Seconds a block of every GPU kernel, by name, from a trace of ``num_blocks`` blocks; and of none (``IDLE``).
+
+    Of a step that has run before: nothing is warmed up here, so the card is as warm as it was left.
+    """
     from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
     with torch.inference_mode():
         x = step.embed()
-        step.dit.run_blocks(x, step.view, step.inputs.modulation, 0, num_blocks)
-        torch.cuda.synchronize()
         with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as trace:
             step.dit.run_blocks(x, step.view, step.inputs.modulation, 0, num_blocks)
             torch.cuda.synchronize()
@@ -412,12 +438,11 @@ def breakdown(step: Step, num_blocks: int) -> dict[str, float]:
 
 
 def around_blocks(step: Step, device: torch.device) -> dict[str, float]:
-    """Median seconds of what a step does before and after its blocks, and of one block between them."""
+    """Median seconds of what a step does before and after its blocks."""
     with torch.inference_mode():
         x = step.embed()
         runs = [
             ("embed", step.embed),
-            ("block", lambda: step.dit.run_blocks(x, step.view, step.inputs.modulation, 0, 1)),
             ("project", lambda: step.dit.project(x, step.inputs.layout, step.inputs.modulation)),
         ]
         return chained(runs, device, repeats=5)

@@ -72,7 +72,7 @@ def forward(
             attend=attend.get(f"{name}+kernel", attend[name]),
         )
         each = fw.chained(runs, place, repeats=3)
-        floors, forwards = fw.in_turn(fw.floor_pass(runs, config.num_layers), step, place, repeats=repeats)
+        floors, forwards = fw.in_turn(fw.FloorPass(runs, config.num_layers), step, place, repeats=repeats)
     forward_s, floor_s = statistics.median(forwards), statistics.median(floors)
     return {
         "device": _name(place),
