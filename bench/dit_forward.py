@@ -40,10 +40,12 @@ import torch
 from bench.dit_forward_small import EXACT, part_saturation, part_small, part_steps
 from bench.report import write_result
 from talkies.attention import registry
+from talkies.benchmarks import floor as fl
 from talkies.benchmarks import forward as fw
 from talkies.benchmarks import kernels as kn
+from talkies.benchmarks import trace as tr
 from talkies.benchmarks.random_dit import RandomDiT
-from talkies.benchmarks.timing import GIB, Clock, free, median_of, peak
+from talkies.benchmarks.timing import GIB, Clock, chained, free, in_turn, median_of, peak
 from talkies.kernels import select
 from talkies.model import keys
 from talkies.model.chunking import WHOLE, Chunking
@@ -204,8 +206,8 @@ def part_floor(run: Run) -> None:
         seconds: dict[str, float] = {}
         for name in run.backends:
             with _reported(run, f"attention {name}"), torch.inference_mode():
-                runs = list(fw.attention_runs(run.config, num_rows, run.device, run.dtype, [name], ops))
-                for label, value in fw.chained(runs, run.device, repeats=repeats).items():
+                runs = list(fl.attention_runs(run.config, num_rows, run.device, run.dtype, [name], ops))
+                for label, value in chained(runs, run.device, repeats=repeats).items():
                     seconds[label] = value
                     run.metric(f"attention_{label}_ms", value * 1e3, "ms")
             free(run.device)
@@ -213,10 +215,10 @@ def part_floor(run: Run) -> None:
     for label in FLOORS:
         with _reported(run, f"products {label}"), torch.inference_mode():
             runs = _floor_runs(run, label)
-            each = fw.chained(runs, run.device, repeats=repeats, warmups=1)
+            each = chained(runs, run.device, repeats=repeats, warmups=1)
             products = sum(value for key, value in each.items() if key != "attention")
             detail = " ".join(f"{key} {value * 1e3:.2f}" for key, value in each.items())
-            flops = sum(2 * num_rows * k * n for k, n in fw.linear_sizes(run.config).values())
+            flops = sum(2 * num_rows * k * n for k, n in fl.linear_sizes(run.config).values())
             run.say(f"  a block's {label}: {detail} ms, products {flops / products / 1e12:.0f} TFLOP/s")
             run.metric(f"products_{label}_ms", products * 1e3, "ms")
             run.metric(f"floor_{label}_s", run.config.num_layers * sum(each.values()))
@@ -240,10 +242,10 @@ def _floor_runs(run: Run, label: str) -> list[tuple[str, Callable[[], object]]]:
         name = "fa3-fp8+kernel"
     num_rows, ops = run.inputs().layout.num_rows, select.create(run.kernels)
     backend = name.split("+")[0]
-    attend = dict(fw.attention_runs(run.config, num_rows, run.device, run.dtype, [backend], ops))[name]
+    attend = dict(fl.attention_runs(run.config, num_rows, run.device, run.dtype, [backend], ops))[name]
     note = f"floor_{label}_s is with attention {name}, quantising not counted"
     run.notes += [] if note in run.notes else [note]
-    return fw.floor_runs(run.config, num_rows, run.device, run.dtype, fast=FLOORS[label], attend=attend)
+    return fl.floor_runs(run.config, num_rows, run.device, run.dtype, fast=FLOORS[label], attend=attend)
 
 
 # ours
@@ -336,9 +338,9 @@ def part_fp8(run: Run) -> None:
 @torch.inference_mode()
 def _beside_floor(run: Run, label: str, step: fw.Step, first: fw.Measured, budget: float) -> float:
     """Forwards and floors in turn, the medians of both and their ratio. Returns the forward's seconds."""
-    around = fw.projection_runs(run.config, run.inputs().layout, run.device)
-    floor = fw.FloorPass(_floor_runs(run, label), run.config.num_layers, around)
-    floors, forwards = fw.in_turn(floor, step, run.device, repeats=2 if run.on_gpu else 1)
+    around = fl.projection_runs(run.config, run.inputs().layout, run.device)
+    floor = fl.FloorPass(_floor_runs(run, label), run.config.num_layers, around)
+    floors, forwards = in_turn(floor, step, run.device, repeats=2 if run.on_gpu else 1)
     run.say(f"  in turn: floors {_list(floors)} s, forwards {_list(forwards)} s, the first alone {first.seconds:.4f} s")
     for name, value in floor.of_a_block().items():
         run.metric(f"floor_{label}_{name}_ms", value * 1e3, "ms")
@@ -361,17 +363,17 @@ def _where(run: Run, label: str, step: fw.Step) -> None:
     if not run.on_gpu:
         return
     # At once after the forwards, and all blocks: a card that has paused is faster.
-    by_kernel = fw.breakdown(step, run.config.num_layers)
+    by_kernel = tr.breakdown(step, run.config.num_layers)
     run.kernel_seconds[label] = by_kernel
     by_category: dict[str, float] = {}
     for name, value in by_kernel.items():
-        by_category[fw.category(name)] = by_category.get(fw.category(name), 0.0) + value
+        by_category[tr.category(name)] = by_category.get(tr.category(name), 0.0) + value
     total = sum(by_category.values())
     run.say(f"  a {label} block, {total * 1e3:.2f} ms of kernels:")
     for name, value in sorted(by_category.items(), key=lambda item: -item[1]):
         run.say(f"    {name:<34} {value * 1e3:8.3f} ms {value / total:6.1%}")
         run.metrics[f"{label}_block_{name}_ms"] = value * 1e3
-    for name, value in fw.around_blocks(step, run.device).items():
+    for name, value in tr.around_blocks(step, run.device).items():
         run.metric(f"{label}_{name}_ms", value * 1e3, "ms")
     for name, value in list(by_kernel.items())[:14]:
         run.say(f"      {value * 1e3:8.3f} ms  {name[:110]}")

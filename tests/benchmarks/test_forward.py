@@ -9,7 +9,7 @@ import torch
 
 from bench import dit_forward
 from talkies.benchmarks import forward as fw
-from talkies.benchmarks import report
+from talkies.benchmarks import report, trace
 from talkies.benchmarks.random_dit import RandomDiT
 from talkies.benchmarks.timing import Clock
 from talkies.errors import ConfigError
@@ -101,7 +101,7 @@ def test_categories_of_kernels():
         "gate_residual_norm_kernel": "gate_residual_norm_kernel",
         "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<...": "other",
     }
-    assert {name: fw.category(name) for name in names} == names
+    assert {name: trace.category(name) for name in names} == names
 
 
 def test_the_clock_counts_down():

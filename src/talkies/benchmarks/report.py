@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
+from talkies.benchmarks import floor as fl
 from talkies.benchmarks import forward as fw
 from talkies.benchmarks import kernels as kn
 from talkies.benchmarks.random_dit import RandomDiT
-from talkies.benchmarks.timing import GIB
+from talkies.benchmarks.timing import GIB, chained, in_turn
 from talkies.engine.config import EMBEDDED, EngineConfig, resolve
 from talkies.engine.engine import Engine
 from talkies.errors import ConfigError
@@ -62,8 +63,8 @@ def forward(
         step = fw.Step(dit, inputs)
     found = fw.measured(step, place, repeats=1)
     with torch.inference_mode():
-        attend = dict(fw.attention_runs(config, num_rows, place, dtype, [name], ops))
-        runs = fw.floor_runs(
+        attend = dict(fl.attention_runs(config, num_rows, place, dtype, [name], ops))
+        runs = fl.floor_runs(
             config,
             num_rows,
             place,
@@ -71,8 +72,8 @@ def forward(
             fast=None if quantize.method == "none" else True,
             attend=attend.get(f"{name}+kernel", attend[name]),
         )
-        each = fw.chained(runs, place, repeats=3)
-        floors, forwards = fw.in_turn(fw.FloorPass(runs, config.num_layers), step, place, repeats=repeats)
+        each = chained(runs, place, repeats=3)
+        floors, forwards = in_turn(fl.FloorPass(runs, config.num_layers), step, place, repeats=repeats)
     forward_s, floor_s = statistics.median(forwards), statistics.median(floors)
     return {
         "device": _name(place),

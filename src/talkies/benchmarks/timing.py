@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -43,6 +43,62 @@ def seconds_of(run: Callable[[], object], device: torch.device, *, repeats: int,
 
 def median_of(run: Callable[[], object], device: torch.device, *, repeats: int, warmups: int = 1) -> float:
     return statistics.median(seconds_of(run, device, repeats=repeats, warmups=warmups))
+
+
+def in_turn(
+    first: Callable[[], object], second: Callable[[], object], device: torch.device, *, repeats: int
+) -> tuple[list[float], list[float]]:
+    """Seconds of two runs of some length, one after the other without a break, ``repeats`` times.
+
+    A card at its power limit clocks by its temperature and by what it did a second ago: two things are comparable
+    only where both see the same card.
+    """
+    seconds: tuple[list[float], list[float]] = ([], [])
+    marks = []
+    for _ in range(repeats):
+        for kept, run in zip(seconds, (first, second), strict=True):
+            marks.append((kept, *timed(run, device)))
+    synchronize(device)
+    for kept, start, stop in marks:
+        kept.append(start.elapsed_time(stop) / 1e3 if isinstance(start, torch.cuda.Event) else stop - start)
+    return seconds
+
+
+def timed(run: Callable[[], object], device: torch.device) -> tuple:
+    """Runs it between two marks: device events on a GPU, seconds elsewhere."""
+    if device.type != "cuda":
+        began = time.perf_counter()
+        run()
+        return began, time.perf_counter()
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    run()
+    stop.record()
+    return start, stop
+
+
+def chained(
+    runs: Sequence[tuple[str, Callable[[], object]]], device: torch.device, *, repeats: int, warmups: int = 2
+) -> dict[str, float]:
+    """Median seconds of each, run one after another in turn, so that all of them see a card that is busy and warm."""
+    if device.type != "cuda":
+        return {name: median_of(run, device, repeats=repeats) for name, run in runs}
+    for _ in range(warmups):
+        for _, run in runs:
+            run()
+    seconds: dict[str, list[float]] = {name: [] for name, _ in runs}
+    marks = []
+    for _ in range(repeats):
+        for name, run in runs:
+            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            run()
+            stop.record()
+            marks.append((name, start, stop))
+    synchronize(device)
+    for name, start, stop in marks:
+        seconds[name].append(start.elapsed_time(stop) / 1e3)
+    return {name: statistics.median(values) for name, values in seconds.items()}
 
 
 @dataclass
