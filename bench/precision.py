@@ -22,11 +22,12 @@ from talkies import Engine, VideoRequest
 from talkies.engine.config import EngineConfig
 from talkies.media.inspect import inspect
 
+# In the words that the embedded checkpoint was trained on: what it does with others is chance, in any precision.
 PROMPTS = (
     "a red ball bounces slowly on a dark background with a bell sound",
-    "a blue square moves quickly on a white background with a low tone",
-    "a green ball bounces quickly on a grey background with a click sound",
-    "a yellow triangle moves slowly on a dark background with a high tone",
+    "a blue square slides right, quickly, with a drum",
+    "a green triangle flashes slowly on a light background with a beep",
+    "a yellow ball bounces quickly with a drum sound",
 )
 
 
