@@ -39,6 +39,14 @@ def test_a_budget_is_kept_and_the_embedded_model_fits_anywhere():
     assert small["resident_blocks"] == small["num_blocks"]
 
 
+def test_gpus_that_share_the_dit_have_half_of_it_each():
+    one, two = (_json("--gpu", "h200", "--num-gpus", str(n)) for n in (1, 2))
+    assert two["shard_degrees"] == {"ulysses": 1, "ring": 1, "tensor": 2}
+    halves = [next(c for c in found["components"] if c["name"] == "dit")["device_bytes"] for found in (one, two)]
+    assert 0.5 <= halves[1] / halves[0] < 0.53
+    assert "1, 2, 4, 7, 8" in _run("--gpu", "h200", "--num-gpus", "3").output
+
+
 def test_the_table_says_that_it_is_a_prediction():
     result = _run("--gpu", "h200", "--resident-blocks", "10", "--vram-budget", "24GiB")
     assert result.exit_code == 0, result.output

@@ -118,15 +118,35 @@ def test_peers_offload_on_one_device_is_ours(started: dict[str, Any], flags: str
 
 
 @pytest.mark.parametrize(
+    ("flags", "degree"),
+    [
+        ("", 1),
+        ("--tensor-parallel-size 2", 2),
+        ("-tp 2", 2),
+        ("--tp-size=4 --num-gpus 4", 4),
+        ("--num-gpus 2 --enable-distributed-layerwise-offload --dlo-no-use-allgather", 2),
+    ],
+)
+def test_peers_words_for_several_devices(started: dict[str, Any], flags: str, degree: int) -> None:
+    result = run(app, ["serve", "--port", "0", *flags.split()])
+    assert result.exit_code == 0, result.output
+    assert started["engine"]["tensor_parallel"] == degree
+
+
+@pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ("--usp 2", "--usp 2 is not available: one device serves the model (leave it out, or use 1)"),
+        (
+            "--usp 2",
+            "--usp 2 is not available: several devices share a model by --tensor-parallel-size only (leave it out, or use 1)",
+        ),
         ("--cache-backend cache_dit", "no step cache is active"),
         ("--lora-path x.safetensors", "adapters are not available"),
         ("--enable-layerwise-offload --enable-cpu-offload", "exclude each other"),
         ("--trust-remote-code", "never run"),
-        ("-tp 4", "-tp 4 is not available: one device serves the model: no engine drives the ranks of several yet"),
-        ("--enable-distributed-layerwise-offload --tp-size 2", "--tp-size 2 is not available"),
+        ("-tp 4 --num-gpus 2", "-tp 4 and --num-gpus 2 differ: tensor parallelism is the only way"),
+        ("-tp some", "-tp some is no number of devices (1 or more)"),
+        ("--tp-size 2 --dlo-use-allgather", "gathers whole blocks, and with 2 devices each streams its own shard"),
         ("--dlo-pin-budget-gb 9 --ram-budget 12GiB", "differ"),
         ("--dlo-chunk-size-mb 128", "a block crosses as one copy (leave it out, or use 64)"),
         ("--max-num-sequences 2", "did you mean --max-num-seqs?"),

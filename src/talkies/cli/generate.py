@@ -61,6 +61,14 @@ def generate(
         help="Linears that stay as they are, such as blocks.0.* or text_encoder.layers.0.*; repeatable.",
     ),
     cuda_graphs: str = typer.Option("auto", envvar="TALKIES_CUDA_GRAPHS", help="auto or off: replayed small forwards."),
+    tensor_parallel_size: int = typer.Option(
+        1,
+        "--tensor-parallel-size",
+        "--num-gpus",
+        envvar="TALKIES_TENSOR_PARALLEL_SIZE",
+        min=1,
+        help="Devices (or, with --device cpu, processes) that share the DiT's blocks.",
+    ),
     threads: int | None = typer.Option(None, envvar="TALKIES_THREADS", help="CPU threads; all cores when absent."),
     log_level: str | None = typer.Option(
         None, envvar="TALKIES_LOG_LEVEL", help="debug, info (what was chosen, loaded and how fast), warning or error."
@@ -123,6 +131,7 @@ def generate(
         ram_budget=parse_bytes("ram_budget", ram_budget),
         quantization_exclude=tuple(quantization_exclude),
         cuda_graphs=cuda_graphs,  # type: ignore[arg-type]
+        tensor_parallel=tensor_parallel_size,
         threads=threads or "auto",
     )
     results = _run(config, request, paths, quiet=json)
@@ -140,7 +149,10 @@ def _run(config: Any, request: VideoRequest, paths: list[Path], *, quiet: bool) 
         from talkies.engine.engine import Engine
 
         engine = Engine.open_config(config)
-        results = engine.render(request, paths, on_progress=on_progress)
+        try:
+            results = engine.render(request, paths, on_progress=on_progress)
+        finally:
+            engine.close()
     if not quiet:
         for warning in dict.fromkeys(w for r in results for w in r["warnings"]):
             console.print(f"[yellow]note:[/] {escape(warning)}")

@@ -35,7 +35,10 @@ def plan(
     text_quantization: str = typer.Option("none", help="The same of the text encoder."),
     fp8_attention: bool = typer.Option(False, "--fp8-attention", help="Attention in e4m3, too."),
     resident_blocks: int | None = typer.Option(None, min=0, help="DiT blocks that stay; the fastest choice if absent."),
-    vram_budget: str | None = typer.Option(None, help="Such as 12GiB; all that is free if absent."),
+    tensor_parallel_size: int = typer.Option(
+        1, "--tensor-parallel-size", "--num-gpus", min=1, help="GPUs that share the DiT; all else is on the first one."
+    ),
+    vram_budget: str | None = typer.Option(None, help="Such as 12GiB, of each GPU; all that is free if absent."),
     ram_budget: str | None = typer.Option(None, help="Such as 64GiB; all that is free if absent."),
     json: bool = typer.Option(False, "--json", help="One JSON object on the last line of stdout."),
 ) -> None:
@@ -47,17 +50,21 @@ def plan(
     from talkies.engine.build import locate
     from talkies.engine.config import EngineConfig
     from talkies.geometry import Limits
+    from talkies.model.config import DiTConfig
     from talkies.placement.footprint import Sizes
     from talkies.placement.planner import Wishes, make_plan
     from talkies.placement.quantize import QuantizeConfig
+    from talkies.placement.tensor_parallel import shard_config
     from talkies.request import plan as geometry_plan
 
     vram, ram = parse_bytes("vram_budget", vram_budget), parse_bytes("ram_budget", ram_budget)
     if model == RELEASED:
-        sizes, limits = Sizes(), Limits()
+        dit = shard_config(DiTConfig(), tensor_parallel_size)
+        sizes, limits = Sizes(dit=dit, tensor_parallel=tensor_parallel_size), Limits()
     else:
         parts = find_parts(locate(model))
-        sizes, limits = planning.sizes_of(parts, on_gpu=True, dtype=torch.bfloat16), limits_of(parts)
+        sizes = planning.sizes_of(parts, on_gpu=True, dtype=torch.bfloat16, tensor_parallel=tensor_parallel_size)
+        limits = limits_of(parts)
     width, height = parse_size(size) if size is not None else (None, None)
     roles = ("first", "last")[:keyframes]
     request = VideoRequest(
@@ -117,6 +124,7 @@ def _print(found: Plan, machine: Hardware) -> None:
     )
     console.print(
         f"{work.width}x{work.height}, {work.num_frames} frames: {work.rows} rows, {work.num_forwards} forwards"
+        + (f"; one of {found.tensor_parallel} GPUs that share the DiT" if found.tensor_parallel > 1 else "")
     )
     parts = Table("component", "where", "always there", "while it works", "host")
     for c in found.components:

@@ -145,6 +145,13 @@ def serve(
         envvar="TALKIES_CUDA_GRAPHS",
         help="auto: small forwards on a GPU are replayed; off, or --enforce-eager.",
     ),
+    tensor_parallel_size: int | None = typer.Option(
+        None,
+        "--tensor-parallel-size",
+        envvar="TALKIES_TENSOR_PARALLEL_SIZE",
+        min=1,
+        help="Devices that share the DiT's blocks; or --num-gpus, -tp.",
+    ),
     threads: int | None = typer.Option(None, envvar="TALKIES_THREADS", help="CPU threads; all cores when absent."),
     hang_timeout_s: float = typer.Option(
         300.0,
@@ -161,6 +168,7 @@ def serve(
     begun = time.monotonic()
     from talkies.server import peer_flags
     from talkies.server.config import ServerConfig
+    from talkies.server.peer_degrees import take_tensor_parallel
 
     own = [name for param in context.command.params for name in param.opts]
     if diffusion_offload_config is not None:
@@ -180,6 +188,7 @@ def serve(
     mode, others = peer_flags.take_offload(arguments or [], offload)
     host_bytes, others = peer_flags.take_pin_budget(others, parse_bytes("ram_budget", ram_budget))
     eager, others = peer_flags.take_eager(others)
+    tensor_parallel, others = take_tensor_parallel(others, tensor_parallel_size)
     positional, notes = peer_flags.take(others, own)
     if positional is not None and model is not None and positional != model:
         raise ConfigError(f"MODEL {positional} and --model {model} differ", hint="name one", param="model")
@@ -212,6 +221,7 @@ def serve(
         "text_quantization": text_quantization,
         "quantization_exclude": tuple(quantization_exclude),
         "cuda_graphs": "off" if eager else cuda_graphs,
+        "tensor_parallel": tensor_parallel,
         "threads": threads,
         "task_type": task_type,
         "offload": mode if mode is not None else offload,

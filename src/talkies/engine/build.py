@@ -23,10 +23,12 @@ from talkies.codecs.text import Conditioner, TextCondition
 from talkies.codecs.tokens import FolderTokenizer
 from talkies.codecs.video import VideoVAE
 from talkies.engine.config import EMBEDDED, EngineConfig, ResolvedConfig, embedded_folder, resolve
+from talkies.engine.dits import build_dits
 from talkies.engine.loading import LoadReport
-from talkies.engine.place import place_audio, place_dit, place_text, place_video
+from talkies.engine.place import place_audio, place_text, place_video
 from talkies.engine.planning import Placement, cap, decide
 from talkies.engine.process import give_back, peak_rss_bytes
+from talkies.engine.ranks import Ranks
 from talkies.engine.schedule import ReleaseSchedule, read_schedule
 from talkies.geometry import Limits
 from talkies.kernels import select as kernels
@@ -67,6 +69,7 @@ class Components:
     loading: LoadReport
     alive: Callable[[], object] = lambda: None  # called now and then by what may take long
     residency: Residency = field(default_factory=Residency)
+    ranks: Ranks | None = None  # the other processes of a DiT that is cut over several devices
     graphs: Graphs | None = None  # of small forwards; None: all are launched kernel by kernel
     _tables: OrderedDict[object, ModulationTable] = field(default_factory=OrderedDict)
     _memo: Memo = field(default_factory=lambda: Memo(MEMO_BYTES))
@@ -94,6 +97,16 @@ class Components:
         self.residency.release()
         if self.graphs is not None:
             self.graphs.forget()
+
+    @property
+    def broken(self) -> str | None:
+        """Why nothing can be denoised any more: the ranks ended. ``None`` while all is well."""
+        return None if self.ranks is None else self.ranks.leader.failure
+
+    def close(self) -> None:
+        """Ends the other processes, if there are any. Nothing can be denoised after."""
+        if self.ranks is not None:
+            self.ranks.close()
 
     def give_back(self) -> None:
         """Freed memory goes to the system, as far as it takes it."""
@@ -188,8 +201,6 @@ def load(
     schedule = read_schedule(parts)
     ops = kernels.create(resolved.kernels)
     attend = attention.create(resolved.attention, ops)
-    # The prompt's few rows pass the refiner once a request: never approximated, and no plan made for their number.
-    text_attend = attention.create("sdpa")
     loading = LoadReport(resolved.device, on_line)
     loading.line(
         f"attention {resolved.attention}, kernels {resolved.kernels}, quantization {resolved.quantize.method}, "
@@ -205,28 +216,34 @@ def load(
     if resolved.cuda_graphs and residences.dit is None:  # what streams cannot be replayed
         most = MAX_BYTES if config.vram_budget is None else min(MAX_BYTES, config.vram_budget // 16)
         graphs = Graphs(CudaRecorder(resolved.device), max_bytes=most)
-    dits, readers = {}, {}
-    for partition, folder in parts.transformers.items():
-        on_stage(f"weights of {partition}")
-        with loading.part(f"DiT {partition}") as part:
-            # Where a tensor lies decides the last bits of a CPU's products; on the way to a GPU it is a copy more.
-            reader = readers[partition] = DiTReader(folder, dtype=resolved.dtype, align=resolved.device.type == "cpu")
-            dit = place_dit(
-                reader,
-                resolved.device,
-                residency,
-                group=f"dit.{partition}",
-                attend=attend,
-                text_attend=text_attend,
-                ops=ops,
-                quantize=resolved.quantize,
-                layerwise=residences.dit,
-            )
-            part.num_bytes = reader.files.bytes_asked
-        dit.use_chunking(placement.chunking)
+    ranks = None
+    if resolved.tensor_parallel > 1:
+        on_stage("ranks")
+        ranks = Ranks(config, placement, resolved.device)
+        loading.line(f"tensor parallel: {resolved.tensor_parallel} ranks, {resolved.threads} CPU threads each")
+    try:
+        dits = build_dits(
+            parts,
+            resolved,
+            placement,
+            residency,
+            ops=ops,
+            attend=attend,
+            loading=loading,
+            peers=None if ranks is None else ranks.peers,
+            on_stage=on_stage,
+        )
+        if ranks is not None:
+            ranks.loaded()
+    except BaseException:
+        if ranks is not None:
+            ranks.close()
+        raise
+    for partition, dit in dits.by_partition.items():
         if graphs is not None:
             graphs.wrap(dit)
-        dits[partition] = dit
+        if ranks is not None:
+            ranks.leader.lead(partition, dit)
     on_stage("text encoder")
     with loading.part("text encoder") as part:
         encoder = place_text(
@@ -252,12 +269,13 @@ def load(
         model_hash=model_hash(parts.root),
         schedule=schedule,
         attend=attend,
-        dits=dits,
-        readers=readers,
+        dits=dits.by_partition,
+        readers=dits.readers,
         text=Conditioner(FolderTokenizer.load(parts.tokenizer), PatchConfig.load(parts.processor), encoder),
         audio=audio,
         placement=placement,
         loading=loading,
         residency=residency,
         graphs=graphs,
+        ranks=ranks,
     )

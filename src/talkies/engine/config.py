@@ -43,7 +43,8 @@ class EngineConfig:
     vram_budget: int | None = None  # bytes that the device's allocator never passes
     ram_budget: int | None = None  # bytes of host memory
     cuda_graphs: Literal["auto", "off"] = "auto"  # auto: small forwards are recorded and replayed, on a GPU
-    threads: int | Literal["auto"] = "auto"  # CPU threads; part of what makes two runs the same bytes
+    tensor_parallel: int = 1  # devices that share the DiT's blocks, each with its heads and its feed-forward channels
+    threads: int | Literal["auto"] = "auto"  # CPU threads of a rank; part of what makes two runs the same bytes
     task_type: str = "combined"  # or one partition, fl2va or ref2va: the other one's DiT is then never read
 
     def __post_init__(self) -> None:
@@ -95,6 +96,8 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ConfigError(f"{name}={value} is not a size", hint="for example 12GiB", param=name)
+        if not (isinstance(self.tensor_parallel, int) and 1 <= self.tensor_parallel <= 64):
+            raise ConfigError(f"tensor_parallel={self.tensor_parallel!r} is outside 1..64", param="tensor_parallel")
         if self.threads != "auto" and not (isinstance(self.threads, int) and 1 <= self.threads <= 1024):
             raise ConfigError(f"threads={self.threads!r} is outside 1..1024", param="threads")
         if self.task_type not in ("combined", "fl2va", "ref2va"):
@@ -131,6 +134,7 @@ class ResolvedConfig:
     text_quantize: QuantizeConfig
     chunking: Chunking
     cuda_graphs: bool
+    tensor_parallel: int
     threads: int
 
 
@@ -153,9 +157,29 @@ def resolve(config: EngineConfig) -> ResolvedConfig:
         text_attention=_text_attention(config, device, dtype),
         text_quantize=config.text_quantize,
         chunking=config.chunking,
-        cuda_graphs=config.cuda_graphs == "auto" and device.type == "cuda" and attention.ATTENTION[backend].recordable,
-        threads=cores if config.threads == "auto" else config.threads,
+        cuda_graphs=_cuda_graphs(config, device, backend),
+        tensor_parallel=_tensor_parallel(config, device),
+        threads=max(1, cores // config.tensor_parallel) if config.threads == "auto" else config.threads,
     )
+
+
+def _cuda_graphs(config: EngineConfig, device: torch.device, backend: str) -> bool:
+    """Sums over ranks are called through hooks on the host, which a replay would leave out."""
+    able = device.type == "cuda" and attention.ATTENTION[backend].recordable and config.tensor_parallel == 1
+    return able and config.cuda_graphs == "auto"
+
+
+def _tensor_parallel(config: EngineConfig, device: torch.device) -> int:
+    degree = config.tensor_parallel
+    if device.type == "cuda" and degree > 1:
+        count = torch.cuda.device_count()
+        if degree > count:
+            raise ConfigError(
+                f"tensor_parallel={degree}, but torch {torch.__version__} sees {count} CUDA devices",
+                hint=f"use at most {count}, or --device cpu",
+                param="tensor_parallel",
+            )
+    return degree
 
 
 def _text_attention(config: EngineConfig, device: torch.device, dtype: torch.dtype) -> str:

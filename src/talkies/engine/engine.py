@@ -46,6 +46,7 @@ class Engine:
         text_attention: str = "sdpa",
         text_quantization: str = "none",
         cuda_graphs: str = "auto",
+        tensor_parallel: int = 1,
         threads: int | None = None,
     ) -> Engine:
         """Load a folder or hub id; the embedded checkpoint when ``model`` is None.
@@ -63,6 +64,7 @@ class Engine:
                 text_attention=text_attention,
                 text_quantization=text_quantization,  # type: ignore[arg-type]
                 cuda_graphs=cuda_graphs,  # type: ignore[arg-type]
+                tensor_parallel=tensor_parallel,
                 threads="auto" if threads is None else threads,
             )
         )
@@ -70,6 +72,10 @@ class Engine:
     @classmethod
     def open_config(cls, config: EngineConfig) -> Engine:
         return cls(build.load(config))
+
+    def close(self) -> None:
+        """Ends the other processes of an engine that has several; needed only before another one is opened."""
+        self.components.close()
 
     @property
     def limits(self) -> Limits:

@@ -34,14 +34,18 @@ from talkies.placement.host import gib, raise_memlock
 from talkies.placement.layerwise import LayerwiseConfig
 from talkies.placement.planner import Plan, Wishes
 from talkies.placement.ram import free_ram_bytes
+from talkies.placement.tensor_parallel import shard_config
 from talkies.request import VideoRequest, plan
 
 TYPICAL_PROMPT = "x" * 1000
 AUTO_SHARE = 0.9  # of what is free, where no budget is given
 
 
-def sizes_of(parts: Parts, *, on_gpu: bool, dtype: torch.dtype) -> Sizes:
-    """Raises ``CheckpointError`` for a config that is missing or wrong."""
+def sizes_of(parts: Parts, *, on_gpu: bool, dtype: torch.dtype, tensor_parallel: int = 1) -> Sizes:
+    """Of one device, which has a share of the DiT where several have one together.
+
+    Raises ``CheckpointError`` for a config that is missing or wrong.
+    """
     folders = list(parts.transformers.values())
     config = read_json(parts.text_encoder / "config.json")
     text = config["text_config"]
@@ -52,7 +56,7 @@ def sizes_of(parts: Parts, *, on_gpu: bool, dtype: torch.dtype) -> Sizes:
     audio = AudioVAEConfig.read(parts.audio_vae)
     last = max(1, audio.arch["decoder_dim"] // 2 ** len(audio.arch["decoder_rates"]))
     return Sizes(
-        dit=read_config(folders[0]),
+        dit=shard_config(read_config(folders[0]), tensor_parallel),
         text=TextSizes(
             width=width,
             inner=text["intermediate_size"],
@@ -85,6 +89,7 @@ def sizes_of(parts: Parts, *, on_gpu: bool, dtype: torch.dtype) -> Sizes:
         audio_sample_bytes=4 * 2 * last * 14 + 80,
         block_bytes=dtype.itemsize,
         num_partitions=len(folders),
+        tensor_parallel=tensor_parallel,
     )
 
 
@@ -140,6 +145,8 @@ def decide(config: EngineConfig, resolved: ResolvedConfig, parts: Parts, limits:
     Raises ``ConfigError`` for a budget that nothing fits, or of a device that is not used.
     """
     on_gpu = resolved.device.type == "cuda"
+    for folder in parts.transformers.values():
+        shard_config(read_config(folder), resolved.tensor_parallel)  # refuses a degree that divides nothing
     if config.vram_budget is not None and not on_gpu:
         raise ConfigError(
             "vram_budget has no meaning on a CPU", hint="use --ram-budget, or --device cuda", param="vram_budget"
@@ -148,10 +155,10 @@ def decide(config: EngineConfig, resolved: ResolvedConfig, parts: Parts, limits:
     asks = on_gpu and (fixed is None or config.vram_budget is not None)
     if not asks:
         if config.ram_budget is not None:
-            sizes = sizes_of(parts, on_gpu=on_gpu, dtype=resolved.dtype)
+            sizes = sizes_of(parts, on_gpu=on_gpu, dtype=resolved.dtype, tensor_parallel=resolved.tensor_parallel)
             _check_ram(config.ram_budget, sizes, typical_work(limits), resolved)
         return Placement(residences=fixed or Residences(), chunking=resolved.chunking)
-    sizes = sizes_of(parts, on_gpu=on_gpu, dtype=resolved.dtype)
+    sizes = sizes_of(parts, on_gpu=on_gpu, dtype=resolved.dtype, tensor_parallel=resolved.tensor_parallel)
     machine = machine_of(resolved.device, config.vram_budget, config.ram_budget)
     stated = resolved.chunking if resolved.chunking != Chunking() else None
     wishes = Wishes(

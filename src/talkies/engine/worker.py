@@ -255,6 +255,8 @@ class Worker:
         self._scheduler.report(run.job.id, work=work, remaining=remaining, rows=rows, batch_key=run.batch_key)
 
     def _failed(self, run: JobRun, error: Exception) -> None:
+        if self._components.broken is not None:
+            raise error  # nothing can be denoised any more: the next worker has ranks of its own
         self._counts.add("failed")
         known = as_talkies(error)
         # The traceback holds every frame, and each frame its tensors.

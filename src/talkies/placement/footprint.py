@@ -83,6 +83,7 @@ class Sizes:
     audio_sample_bytes: int = 976  # of a stereo sample in the audio decoder
     block_bytes: int = 2
     num_partitions: int = 1
+    tensor_parallel: int = 1  # devices that share the DiT; ``dit`` is one's share
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -81,6 +81,7 @@ class Plan:
     stages: tuple[Stage, ...]
     forward_s: float
     work: Work
+    tensor_parallel: int = 1
 
     @property
     def peak_bytes(self) -> int:
@@ -129,7 +130,7 @@ class Plan:
             "host_bytes": self.host_bytes,
             "forward_s": self.forward_s,
             "total_s": self.total_s,
-            "shard_degrees": {"ulysses": 1, "ring": 1, "tensor": 1},
+            "shard_degrees": {"ulysses": 1, "ring": 1, "tensor": self.tensor_parallel},
             **{f"work_{name}": value for name, value in asdict(self.work).items()},
         }
 
@@ -207,6 +208,7 @@ def price(
         stages=stages,
         forward_s=forward_s,
         work=work,
+        tensor_parallel=sizes.tensor_parallel,
     )
 
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from talkies.errors import ConfigError
 
-_ONE_DEVICE = "one device serves the model"
-_NO_RANKS = "one device serves the model: no engine drives the ranks of several yet"
+_ONE_DEVICE = "several devices share a model by --tensor-parallel-size only"
 _PLACED = "weights are placed by the engine itself"
 _NO_CACHE = "no step cache is active: quality is lossless"
 _NO_LORA = "adapters are not available"
@@ -41,7 +40,6 @@ PEER_FLAGS: dict[str, PeerFlag] = {
     "--trust-remote-code": _switch("code from a checkpoint is never run"),
     "--revision": PeerFlag("a folder is served as it is"),
     "--model-class-name": PeerFlag("there is one pipeline", ("MiniMaxH3Pipeline",)),
-    "--num-gpus": PeerFlag(_NO_RANKS, ("1",)),
     "--usp": PeerFlag(_ONE_DEVICE, ("1",)),
     "--ulysses-degree": PeerFlag(_ONE_DEVICE, ("1",)),
     "--ulysses-mode": PeerFlag(_ONE_DEVICE, ("strict",)),
@@ -49,12 +47,9 @@ PEER_FLAGS: dict[str, PeerFlag] = {
     "--ring": PeerFlag(_ONE_DEVICE, ("1",)),
     "--ring-degree": PeerFlag(_ONE_DEVICE, ("1",)),
     "--allgather-degree": PeerFlag(_ONE_DEVICE, ("1",)),
-    "--tensor-parallel-size": PeerFlag(_NO_RANKS, ("1",)),
-    "-tp": PeerFlag(_NO_RANKS, ("1",)),
-    "--tp-size": PeerFlag(_NO_RANKS, ("1",)),
     "--text-encoder-tp-size": PeerFlag(_ONE_DEVICE, ("1",)),
     "--cfg-parallel-size": PeerFlag("the model is guidance-distilled", ("1",)),
-    "--data-parallel-size": PeerFlag(_NO_RANKS, ("1",)),
+    "--data-parallel-size": PeerFlag("one server drives one engine", ("1",)),
     "--vae-patch-parallel-size": PeerFlag(_ONE_DEVICE, ("1",)),
     "--vae-parallel-mode": PeerFlag(_ONE_DEVICE, ("tile",)),
     "--vae-use-tiling": _switch("the video VAE always works in tiles", holds=True),
