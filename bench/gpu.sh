@@ -1,0 +1,39 @@
+#!/bin/sh
+# All results that need GPUs:  sh bench/gpu.sh OUT      about 10 minutes on two H200, 14 on one
+# With two GPUs forwards run on the first while memory is measured on the second; then what needs both. One line of every
+# log ends with "finished"; results are in OUT/*.json as soon as each part is done. Needs diffusers for the peer, fa3-fwd for
+# the fastest attention; PyAV and pydantic for the last line (skipped with the reason where they are missing).
+set -u
+OUT=${1:-bench/results}
+PYTHON=${PYTHON:-python3}
+export PYTHONPATH="src:.${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
+ulimit -l unlimited 2>/dev/null
+mkdir -p "$OUT"
+gpus=$($PYTHON -c "import torch; print(torch.cuda.device_count())")
+[ "$gpus" -ge 1 ] || { echo "no CUDA device" >&2; exit 2; }
+
+forwards() {
+  $PYTHON -m bench.dit_forward --repeats 2 --out "$OUT" --limit-s 480
+  $PYTHON -m bench.text_encoder --out "$OUT" --limit-s 60
+  echo "forwards finished"
+}
+memory() {
+  timeout 90 $PYTHON -m pytest -o addopts= -q -m gpu tests/kernels tests/attention tests/placement tests/codecs tests/engine
+  $PYTHON -m bench.memory --parts rates,fp8 --attention fa3-fp8 --limit-s 200 --out "$OUT"
+  $PYTHON -m bench.memory --parts bf16 --limit-s 240 --out "$OUT"
+  $PYTHON -m bench.memory --parts rates,e2e --limit-s 200 --out "$OUT"
+  echo "memory finished"
+}
+
+if [ "$gpus" -ge 2 ]; then
+  (export CUDA_VISIBLE_DEVICES=0; forwards) >"$OUT/forwards.log" 2>&1 &
+  (export CUDA_VISIBLE_DEVICES=1; memory) >"$OUT/memory.log" 2>&1 &
+  wait
+  (sh bench/memory.sh "$OUT" 4; echo "ranks finished") >"$OUT/ranks.log" 2>&1
+else
+  forwards >"$OUT/forwards.log" 2>&1
+  memory >"$OUT/memory.log" 2>&1
+fi
+($PYTHON -m bench.precision --device cuda --quantization fp8 --attention fa3-fp8 --exact-attention sdpa --out "$OUT"
+ echo "precision finished") >"$OUT/precision.log" 2>&1
+tail -n 4 "$OUT"/forwards.log "$OUT"/memory.log "$OUT"/precision.log
