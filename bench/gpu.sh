@@ -9,7 +9,7 @@ PYTHON=${PYTHON:-python3}
 export PYTHONPATH="src:.${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
 ulimit -l unlimited 2>/dev/null
 mkdir -p "$OUT"
-gpus=$($PYTHON -c "import torch; print(torch.cuda.device_count())")
+gpus=$($PYTHON -c "import torch; print(torch.cuda.device_count())") || exit 2
 [ "$gpus" -ge 1 ] || { echo "no CUDA device" >&2; exit 2; }
 
 forwards() {
