@@ -5,6 +5,7 @@ Reads configs and the headers of weight files, never a weight.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -36,8 +37,11 @@ from talkies.placement.planner import Plan, Wishes
 from talkies.placement.ram import free_ram_bytes
 from talkies.request import VideoRequest, plan
 
+log = logging.getLogger(__name__)
 TYPICAL_PROMPT = "x" * 1000
 AUTO_SHARE = 0.9  # of what is free, where no budget is given
+# Whoever sets one of them has chosen the settings; the second is the newer name.
+ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
 def sizes_of(parts: Parts, *, on_gpu: bool, dtype: torch.dtype) -> Sizes:
@@ -152,7 +156,7 @@ def decide(config: EngineConfig, resolved: ResolvedConfig, parts: Parts, limits:
             _check_ram(config.ram_budget, sizes, typical_work(limits), resolved)
         return Placement(residences=fixed or Residences(), chunking=resolved.chunking)
     sizes = sizes_of(parts, on_gpu=on_gpu, dtype=resolved.dtype)
-    machine = machine_of(resolved.device, config.vram_budget, config.ram_budget)
+    machine = machine_of(resolved.device, config.vram_budget, config.ram_budget, attention=resolved.attention)
     stated = resolved.chunking if resolved.chunking != Chunking() else None
     wishes = Wishes(
         resident_blocks=config.resident_blocks,
@@ -195,9 +199,10 @@ def _layered(config: EngineConfig) -> Residences:
     )
 
 
-def machine_of(device: torch.device, vram_budget: int | None, ram_budget: int | None) -> Hardware:
-    """This machine's rates, measured once; its free memory now."""
-    machine = measure.of_device(device, cache_folder())
+def machine_of(device: torch.device, vram_budget: int | None, ram_budget: int | None, *, attention: str) -> Hardware:
+    """This machine's rates with the backend that will be used (its resolved name), measured once; its free memory
+    now."""
+    machine = measure.of_device(device, cache_folder(), attention)
     free, total = torch.cuda.mem_get_info(device)
     free += torch.cuda.memory_reserved(device)
     if vram_budget is not None and vram_budget > free:
@@ -248,10 +253,22 @@ def cap(device: torch.device, budget: int | None) -> None:
     """
     if budget is not None and device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory
-        grow = getattr(torch.cuda.memory, "_set_allocator_settings", None)
-        if grow is not None and "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
-            grow("expandable_segments:True")
+        if not any(name in os.environ for name in ALLOCATOR_VARIABLES):
+            _set_allocator("expandable_segments:True")
         torch.cuda.set_per_process_memory_fraction(min(1.0, budget / total), indexed(device))
+
+
+def _set_allocator(settings: str) -> None:
+    """Through whichever entry this torch has: 2.11 warns of the old one, which it forwards to the new one."""
+    new = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
+    if new is not None:
+        new(settings)
+        return
+    old = getattr(torch.cuda.memory, "_set_allocator_settings", None)
+    if old is None:
+        log.warning("this torch cannot change its allocator: memory may be left in pieces between stages")
+        return
+    old(settings)
 
 
 def cache_folder() -> Path:
