@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -50,7 +51,11 @@ def sizes_of(parts: Parts, *, on_gpu: bool, dtype: torch.dtype) -> Sizes:
     config = read_json(parts.text_encoder / "config.json")
     text = config["text_config"]
     heads, width = text["num_attention_heads"], text["hidden_size"]
-    vision = [prod(entry.shape) for key, entry in TensorFiles(parts.text_encoder).keys.items() if "visual." in key]
+    vision = {key: prod(e.shape) for key, e in TensorFiles(parts.text_encoder).keys.items() if "visual." in key}
+    vision_layers: Counter[str] = Counter()
+    for key, count in vision.items():
+        if "visual.blocks." in key:
+            vision_layers[key.split("visual.blocks.")[1].split(".")[0]] += count
     video = VideoVAEConfig.read(parts.video_vae)
     vit, temporal = video.decoder, video.temporal
     audio = AudioVAEConfig.read(parts.audio_vae)
@@ -65,8 +70,10 @@ def sizes_of(parts: Parts, *, on_gpu: bool, dtype: torch.dtype) -> Sizes:
             num_kv_heads=text["num_key_value_heads"],
             head_dim=text.get("head_dim", width // heads),
             vocabulary=text["vocab_size"],
-            vision_parameters=sum(vision),
+            vision_parameters=sum(vision.values()),
             vision_width=config["vision_config"]["hidden_size"],
+            num_vision_layers=len(vision_layers),
+            vision_layer_parameters=max(vision_layers.values(), default=0),
         ),
         video=VideoSizes(
             width=vit.width,

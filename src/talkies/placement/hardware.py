@@ -44,9 +44,9 @@ class Hardware:
         )
 
 
-# One H200 (a card at its power limit), torch 2.11, a block in the middle of a forward at 58,758 rows: products 62.2 ms in
-# bf16 and 30.1 in e4m3, attention 148.4 ms (fa3) and 113.1 (fa3-fp8, its kernel), what is between them 3.5 ms, with
-# fp8 5.4. bench/results/dit_forward-nvidia-h200.json, *_block_*_ms; the bus: streaming-nvidia-h200.json.
+# One H200, a card at its power limit, torch 2.11: a block inside a forward at 58,758 rows. Products 62.2 ms in bf16 and
+# 30.1 in e4m3; attention 148.4 ms (fa3), 113.1 (kernel of fa3-fp8); what is between them 3.5 ms, with fp8 5.4. From
+# bench/results/dit_forward-nvidia-h200.json (*_block_*_ms), the bus from streaming-nvidia-h200.json.
 H200 = Hardware(
     name="H200",
     vram_bytes=139 * GIB,

@@ -100,10 +100,10 @@ def rates(device: torch.device, attention: str) -> Hardware:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Floating-point operations a second of a block's products and of its attention (``None``: as in bf16)."""
+    """Floating-point operations a second of a block's products and of its attention."""
 
     products: float
-    attention: float | None
+    attention: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,15 @@ class Run:
     run: Callable[[], object]
 
 
-def block_rates(device: torch.device, attention: str, elementwise_bytes_per_s: float) -> tuple[Rates, Rates | None]:
+@dataclass(frozen=True, slots=True)
+class Fp8Rates:
+    """The same in e4m3; ``None`` for attention that does not approximate."""
+
+    products: float
+    attention: float | None
+
+
+def block_rates(device: torch.device, attention: str, elementwise_bytes_per_s: float) -> tuple[Rates, Fp8Rates | None]:
     """Of a block in bf16; and in e4m3 where the device multiplies it, with the approximating form of ``attention`` if
     it has one. What that one does around its kernel is left out: ``timing.py`` counts it as bytes."""
     exact, approximate = _attention_runs(device, attention)
@@ -125,12 +133,12 @@ def block_rates(device: torch.device, attention: str, elementwise_bytes_per_s: f
         return bf16, None
     found = _held([*_products(device, fp8=True), approximate or exact], device, HOLD_S)
     if approximate is None:
-        return bf16, Rates(_rate(found, "products"), None)
+        return bf16, Fp8Rates(_rate(found, "products"), None)
     amount, seconds, runs = found["attention"]
     around = elementwise_bytes(RELEASED, ROWS, fp8_attention=True) - elementwise_bytes(RELEASED, ROWS)
     kernel_s = seconds - runs * around / elementwise_bytes_per_s
     # Should the bytes be far off on some card, a plan is late rather than absurd.
-    return bf16, Rates(_rate(found, "products"), amount / max(kernel_s, seconds / 2))
+    return bf16, Fp8Rates(_rate(found, "products"), amount / max(kernel_s, seconds / 2))
 
 
 def _has_fp8_products(device: torch.device) -> bool:
