@@ -38,7 +38,7 @@ from pathlib import Path
 import torch
 
 from bench.dit_forward_small import EXACT, part_saturation, part_small, part_steps
-from bench.report import write_result
+from bench.report import device_name, write_result
 from talkies.attention import registry
 from talkies.benchmarks import floor as fl
 from talkies.benchmarks import forward as fw
@@ -501,9 +501,9 @@ def write(run: Run) -> None:
         "repeats": run.repeats,
         "notes": run.notes,
     }
-    device = torch.cuda.get_device_name(run.device).lower().replace(" ", "-") if run.on_gpu else "cpu"
+    name = device_name(run.device)
     path = write_result(
-        "dit_forward", device, shape=shape, metrics=metrics, peer=run.peer, checks=run.checks, folder=run.out
+        "dit_forward", name, shape=shape, metrics=metrics, peer=run.peer, checks=run.checks, folder=run.out
     )
     details = {"kernel_seconds": run.kernel_seconds, "all_metrics": run.metrics}
     path.with_suffix(".details.json").write_text(json.dumps(details, indent=1) + "\n")
@@ -564,7 +564,7 @@ def main(argv: list[str] | None = None) -> int:
         clock=Clock(arguments.limit_s),
         notes=[f"not here: {why}" for why in missing],
     )
-    name = torch.cuda.get_device_name(device) if run.on_gpu else "cpu"
+    name = device_name(device)
     run.say(f"{name}, torch {torch.__version__}, {run.config.num_layers} blocks, kernels {kernels}, {backends}")
     for why in missing:
         run.say(f"  not here: {why}")

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -35,6 +34,7 @@ import torch
 from bench import meaning_references
 from bench.meaning_cases import CASES, KEYFRAME_CASES, QUICK, Case, specs_of
 from bench.meaning_references import REFERENCE_CASES, ReferenceCase
+from bench.report import RESULTS, commit, device_name
 from training import world
 from training.judge import ATTRIBUTES, Scores, Verdict, judge, score, wanted
 
@@ -47,7 +47,6 @@ THRESHOLDS = {"color": 0.92, "motion": 0.92, "sound": 0.92, "shape": 0.85, "temp
 FOLLOWED = {"color": 0.80, "shape": 0.80, "sound": 0.80, "motion": 0.80}
 # Judged right of the rendered clips after the VAEs: below it, the table says more about the codecs than the model.
 CEILING = 0.98
-RESULTS = Path(__file__).parent / "results"
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,9 +271,9 @@ def report(outcomes: Sequence[Outcome], device: str, quick: bool) -> dict[str, A
         checks |= {f"ceiling_{name}>={CEILING:.2f}": ceiling.rates[name].share >= CEILING for name in THRESHOLDS}
     return {
         "bench": "meaning",
-        "device": _device_name(device),
+        "device": device_name(device),
         "torch": torch.__version__,
-        "commit": _commit(),
+        "commit": commit(),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "shape": {
             "canvas": DEFAULT_CANVAS,
@@ -294,16 +293,6 @@ def _is_text(outcome: Outcome) -> bool:
     return outcome.job.part == f"{outcome.job.num_frames} frames"
 
 
-def _device_name(device: str) -> str:
-    return torch.cuda.get_device_name(device) if device.startswith("cuda") else "cpu"
-
-
-def _commit() -> str:
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent, check=False)
-    return done.stdout.strip() or "unknown"
-
-
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="8 prompts, 1 seed, 22 and 56 frames, 1 keyframe picture")
@@ -312,12 +301,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args(argv)
+    name = device_name(args.device)  # a device that is none is refused before the work
     outcomes = run_jobs(jobs_of(args.quick), args.model, args.device, args.workers, quiet=False)
     result = report(outcomes, args.device, args.quick)
     print(table(outcomes), failures(outcomes), sep="\n\n")
     for name, passed in result["checks"].items():
         print("pass" if passed else "FAIL", name)
-    out = args.out or (None if args.quick else RESULTS / f"meaning-{args.device.split(':')[0]}.json")
+    out = args.out or (None if args.quick else RESULTS / f"meaning-{name}.json")
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(result, indent=2) + "\n")

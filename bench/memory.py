@@ -12,13 +12,13 @@
             copy whose slices are gathered; --rank-parts takes some of tp_fp8, tp_bf16, dlo_bf16, dlo_fp8
     e2e     text encoder, 3 forwards, video decode under --vram-budget, as planned; the allocator's cap is set
 
-Writes <out>/streaming-<device>.json after every part; every figure is printed when it is known.
+Writes <out>/streaming-<device>.json after every part; every figure is printed when it is known. What other calls found
+stays in that file, with the commit of each part (bench/memory_result.py).
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import traceback
 from collections.abc import Sequence
@@ -28,7 +28,8 @@ from pathlib import Path
 import torch
 
 from bench.memory_curve import curve
-from bench.report import RESULTS, commit, write_result
+from bench.memory_result import write
+from bench.report import RESULTS
 from talkies.attention import registry
 from talkies.benchmarks import forward as fw
 from talkies.benchmarks.timing import GIB, Clock, free
@@ -93,12 +94,15 @@ class Run:
 
 def part_rates(run: Run) -> None:
     if run.on_gpu:
-        run.hardware = measure.rates(run.device)
+        run.hardware = measure.rates(run.device, run.attention)
     h = run.hardware
     run.metric("h2d_gb_per_s", h.h2d_bytes_per_s / 1e9, "GB/s" if run.on_gpu else "GB/s (preset)")
     run.metric("matmul_tflops", h.matmul_flops / 1e12, "TFLOP/s")
     run.metric("fp8_tflops", (h.fp8_flops or 0) / 1e12, "TFLOP/s")
-    run.metric("attention_tflops", h.attention_flops / 1e12, "TFLOP/s (sdpa)")
+    run.metric("attention_tflops", h.attention_flops / 1e12, f"TFLOP/s ({run.attention}, exact)")
+    if h.fp8_attention_flops is not None:
+        run.metric("fp8_attention_tflops", h.fp8_attention_flops / 1e12, f"TFLOP/s ({run.attention})")
+    run.metric("elementwise_gb_per_s", h.elementwise_bytes_per_s / 1e9, "GB/s")
 
 
 def part_bf16(run: Run) -> None:
@@ -134,28 +138,6 @@ def part_e2e(run: Run) -> None:
     from bench import memory_e2e
 
     memory_e2e.run(run)
-
-
-def write(run: Run) -> None:
-    name = torch.cuda.get_device_name(run.device).replace(" ", "-") if run.on_gpu else "cpu"
-    shape = {"rows": [s.layout().num_rows for s in run.shapes], "blocks": run.config.num_layers}
-    shape |= {"attention": run.attention, "kernels": run.kernels, "vram_budget_gib": run.vram_budget / GIB}
-    bench = "streaming-smoke" if run.smoke else "streaming"
-    _take_over(run, run.out / f"{bench}-{name}.json")
-    path = write_result(bench, name, shape=shape, metrics=run.metrics, peer=run.peer, checks=run.checks, folder=run.out)
-    run.say(f"  written to {path}")
-
-
-def _take_over(run: Run, path: Path) -> None:
-    """What other calls at this commit found: parts may be run one at a time."""
-    try:
-        old = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return
-    if old.get("commit") == commit() and old.get("torch") == torch.__version__:
-        run.metrics = old["metrics"] | run.metrics
-        run.peer = old["peer"] | run.peer
-        run.checks = old["checks"] | run.checks
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -210,11 +192,13 @@ def main(argv: list[str] | None = None) -> int:
         run.say(f"{part}:")
         try:
             globals()[f"part_{part}"](run)
+            ended = True
         except Exception:
             traceback.print_exc()
-            run.check(f"{part} ran to its end", False)
+            ended = False
+        run.check(f"{part} ran to its end", ended)  # also when it is true: an earlier call may have said otherwise
         free(run.device)
-        write(run)
+        run.say(f"  written to {write(run, part)}")
     bad = [name for name, good in run.checks.items() if not good]
     run.say(f"{len(run.checks) - len(bad)} checks ok" + (f", NOT OK: {'; '.join(bad)}" if bad else ""))
     return 1 if bad else 0

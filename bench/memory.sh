@@ -6,7 +6,8 @@
 #   4  shards and one host copy for two ranks, at most LIMIT_S (200)       two GPUs, 40 GiB of /dev/shm
 # RANK_PARTS=tp_fp8,tp_bf16,dlo_bf16,dlo_fp8 takes some of step 4.
 # Without STEP all that fit this machine. Needs no network and no diffusers. Steps accumulate in
-# OUT/streaming-<device>.json while the commit stays the same; every figure is printed as soon as it is known.
+# OUT/streaming-<device>.json, with the commit of each; every figure is printed as soon as it is known. On a machine that
+# got a copy of the files, say which: BENCH_COMMIT=$(git rev-parse --short HEAD).
 set -u
 OUT=${1:-bench/results}
 PYTHON=${PYTHON:-python3}

@@ -13,7 +13,7 @@ from talkies.model.chunking import Chunking
 from talkies.model.config import DiTConfig
 from talkies.model.dit import PackedDiT
 from talkies.placement import footprint as fp
-from talkies.placement import timing
+from talkies.placement import planner, timing
 from talkies.placement.flat import FlatLayout, parameters_of
 from talkies.placement.footprint import Sizes, Work
 from talkies.placement.host import HostBuffer
@@ -152,6 +152,7 @@ def _point(
     seconds = timing.forward_seconds(
         run.sizes, _rows(step), run.hardware, config, block_bytes, fp8=fp8, fp8_attention="fp8" in run.attention
     )
+    seconds *= planner.chunk_cost(chunking)
     predicted = predicted_peak(run.config, step, quantize, config, chunking, run.attention)
     run.metric(f"{prefix}plan_s_{key}", seconds, "s predicted")
     run.metric(f"{prefix}plan_peak_gib_{key}", predicted / GIB, "GiB predicted")

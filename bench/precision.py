@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bench.report import RESULTS, print_table, write_result
+from bench.report import RESULTS, device_name, print_table, write_result
 from talkies import Engine, VideoRequest
 from talkies.engine.config import EngineConfig
 from talkies.media.inspect import inspect
@@ -107,7 +107,7 @@ def main() -> None:
         "exact_attention": exact.components.config.attention,
         "quantization": resolved.quantize.method,
     }
-    device = resolved.device.type
+    device = device_name(resolved.device)
     print_table(f"precision on {device}: {shape}", metrics, {}, checks)
     write_result("precision", device, shape=shape, metrics=metrics, peer={}, checks=checks, folder=arguments.out)
 

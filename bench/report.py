@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -42,8 +43,20 @@ def write_result(
     return path
 
 
+def device_name(device: torch.device | str) -> str:
+    """How files and results name a device: ``cpu``, or a GPU's own name as ``nvidia-h200``."""
+    device = torch.device(device)
+    if device.type != "cuda":
+        return device.type
+    return "-".join(torch.cuda.get_device_name(device).lower().split())
+
+
 def commit() -> str:
-    """The commit of this checkout, ``+`` when files differ from it."""
+    """The commit of this checkout, ``+`` when files differ from it; BENCH_COMMIT where it is set: on a machine that
+    got a copy of the files, git does not know which."""
+    stated = os.environ.get("BENCH_COMMIT")
+    if stated:
+        return stated
     try:
         head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
         dirty = subprocess.run(["git", "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True)

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.memory_e2e import TEXT, TINY_TEXT, _drawn
-from bench.report import RESULTS, write_result
+from bench.report import RESULTS, device_name, write_result
 from talkies.attention import registry
 from talkies.benchmarks.timing import GIB, Clock, free, median_of, peak, synchronize
 from talkies.codecs.presentation import Presentation
@@ -56,10 +56,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run = Run(device, options)
     with torch.no_grad():
         run.all()
-    name = torch.cuda.get_device_name(device).split()[-1].lower() if device.type == "cuda" else "cpu"
     shape = {"layers": run.num_layers, "lengths": list(run.lengths), **run.text}
     path = write_result(
-        "text_encoder", name, shape=shape, metrics=run.metrics, peer={}, checks=run.checks, folder=options.out
+        "text_encoder",
+        device_name(device),
+        shape=shape,
+        metrics=run.metrics,
+        peer={},
+        checks=run.checks,
+        folder=options.out,
     )
     print(f"[{run.clock.spent_s:5.1f} s] {path}")
     return 0 if all(run.checks.values()) else 1

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from talkies import Engine, Target, VideoRequest
-from talkies.engine import pipeline, planning
+from talkies.engine import footprint, pipeline, planning
 from talkies.engine.batching import Batcher
 from talkies.engine.config import EngineConfig
 from talkies.engine.cost import CostModel
 from talkies.errors import Cancelled, ConfigError, OutOfMemory
-from talkies.placement.components import Residences
+from talkies.placement.components import Residences, Residency
 
 REQUEST = VideoRequest(prompt="a red ball bounces slowly", num_sigmas=4, target=Target(num_frames=22), seed=5)
 
@@ -84,6 +85,37 @@ def test_one_component_at_a_time_holds_the_device(streamed_engine):
     assert order == ["text", "dit.fl2va.refiner", "dit.fl2va", "audio", "video"]
     c.residency.release()
     assert not any(s.is_open for streams in c.residency._groups.values() for s in streams)
+
+
+def test_the_video_encoder_is_counted_before_it_is_loaded(streamed_engine):
+    c = replace(streamed_engine.components, residency=Residency())
+    assert not c.video.encoder_is_loaded
+    before = footprint._visits(c)
+    c.video.load_encoder()
+    weights = sum(p.nbytes for p in c.video._encoder.parameters())
+    assert c.video.encoder_bytes() == before.encode == weights
+    # Buffers start at multiples of 256 bytes; a slot for the small quant_conv is not as large as the encoder's.
+    tensors = sum(1 for _ in c.video._encoder.parameters())
+    assert weights <= footprint._visits(c).encode <= weights + 256 * tensors
+    assert c.residency.device_bytes("video.encoder") == footprint._visits(c).encode
+    c.residency.close()
+
+
+def test_a_resident_video_encoder_is_kept_room_for_until_it_is_there(embedded_engine):
+    c = replace(embedded_engine.components, residency=Residency())
+    assert footprint._visits(c).encode == 0
+    before = footprint._reserve(c)
+    words = replace(c, limits=replace(c.limits, tasks=("t2va",)))
+    assert before - footprint._reserve(words) == c.video.encoder_bytes()
+    c.video.load_encoder()
+    assert before - footprint._reserve(c) == c.video.encoder_bytes()
+
+
+def test_parts_of_the_audio_vae_take_what_they_are(streamed_engine):
+    c = streamed_engine.components
+    parameters = list(c.audio.model.parameters())
+    weights = sum(p.nbytes for p in parameters)
+    assert weights <= c.residency.device_bytes("audio") <= weights + 256 * len(parameters)
 
 
 def test_out_of_memory_in_a_streamed_block_fails_that_job_alone(streamed_engine, expected, monkeypatch):
@@ -231,6 +263,9 @@ def test_sizes_of_the_embedded_checkpoint_are_its_weights(embedded_engine):
     assert fp.dit_weights(sizes, planning.Wishes().quantize, None).fixed == pytest.approx(dit, rel=0.02)
     decoder = sum(p.nbytes for p in c.video.decoder.parameters())
     assert fp.video_weights(sizes, "resident").fixed == pytest.approx(decoder, rel=0.02)
+    vision = c.text.encoder.model.visual
+    assert sizes.text.num_vision_layers == len(vision.blocks)
+    assert sizes.text.vision_layer_parameters == sum(p.numel() for p in vision.blocks[0].parameters())
     audio = sum(p.nbytes for p in c.audio.model.parameters())
     assert fp.audio_weights(sizes, "resident").fixed == pytest.approx(audio, rel=0.05)
 

@@ -66,6 +66,11 @@ def test_the_released_sizes_by_hand():
     assert VideoSizes().num_layers * VideoSizes().layer_parameters == pytest.approx(2.42e9, rel=1e-2)
 
 
+# Of 27 vision layers two are there, in bf16: q, k, v, output, two products of 4,304, biases and two norms.
+VISION_LAYER = 4 * 1152**2 + 2 * 1152 * 4304 + 4 * 1152 + 4304 + 1152 + 4 * 1152
+VISION_AWAY = 2 * 25 * VISION_LAYER
+
+
 @pytest.mark.parametrize("exclude", [(), ("text_encoder.layers.1.*", "text_encoder.layers.2.mlp.up_proj")])
 def test_the_text_encoders_layers_in_e4m3_by_hand(exclude):
     text = TextSizes(num_layers=4)
@@ -80,7 +85,7 @@ def test_the_text_encoders_layers_in_e4m3_by_hand(exclude):
     assert fp.text_layer_bytes(text, QuantizeConfig(), 2) == (2 * linears + norms,) * 4
     rest = 2 * text.rest_parameters
     got = fp.text_weights(Sizes(text=text), "streamed", 2, quantize)
-    assert got == fp.Weights(0, 2 * max(wanted) + rest, sum(wanted) + rest)
+    assert got == fp.Weights(0, 2 * max(wanted) + rest - VISION_AWAY, sum(wanted) + rest)
 
 
 def test_streamed_weights_by_hand():
@@ -92,9 +97,11 @@ def test_streamed_weights_by_hand():
     assert fp.dit_weights(sizes, QuantizeConfig(), None) == fp.Weights(top + 6 * block + refiner, 0, 0)
     layer = sizes.text.layer_parameters * 2
     rest = sizes.text.rest_parameters * 2
-    assert fp.text_weights(sizes, "streamed") == fp.Weights(0, 2 * layer + rest, 50 * layer + rest)
+    assert fp.text_weights(sizes, "streamed") == fp.Weights(0, 2 * layer + rest - VISION_AWAY, 50 * layer + rest)
     assert fp.text_weights(sizes, "evicted") == fp.Weights(0, 50 * layer + rest, 50 * layer + rest)
     assert fp.text_weights(sizes, "resident") == fp.Weights(50 * layer + rest, 0, 0)
+    few = Sizes(text=TextSizes(num_vision_layers=2))  # they sit in their slots
+    assert fp.text_weights(few, "streamed").visiting == 2 * layer + rest
 
 
 @pytest.mark.parametrize(

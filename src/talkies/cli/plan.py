@@ -74,7 +74,7 @@ def plan(
         conditions=tuple(Condition(kind="image", uri="keyframe.png", role=role) for role in roles),  # type: ignore[arg-type]
     )
     work = planning.work_of(request, geometry_plan(request, limits, auto_aspect=16 / 9), limits)
-    machine = planning.described(gpu, vram, ram) if gpu is not None else _here(vram, ram)
+    machine = planning.described(gpu, vram, ram) if gpu is not None else _here(vram, ram, fp8_attention)
     quantize = QuantizeConfig(method=quantization)  # type: ignore[arg-type]
     text_quantize = EngineConfig(text_quantization=text_quantization).text_quantize  # type: ignore[arg-type]
     wishes = Wishes(
@@ -92,9 +92,10 @@ def plan(
         _print(found, machine)
 
 
-def _here(vram: int | None, ram: int | None) -> Hardware:
+def _here(vram: int | None, ram: int | None, fp8_attention: bool) -> Hardware:
     import torch
 
+    from talkies.attention import registry
     from talkies.engine import planning
 
     if not torch.cuda.is_available():
@@ -103,7 +104,9 @@ def _here(vram: int | None, ram: int | None) -> Hardware:
             hint="describe one: --gpu h200, or --gpu 24GiB,25GB/s,330TFLOPs",
             param="gpu",
         )
-    return planning.machine_of(torch.device("cuda"), vram, ram)
+    device = torch.device("cuda")
+    attention = registry.resolve("fa3-fp8" if fp8_attention else "auto", device, torch.bfloat16)
+    return planning.machine_of(device, vram, ram, attention=attention)
 
 
 def _print(found: Plan, machine: Hardware) -> None:

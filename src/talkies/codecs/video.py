@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from math import prod
 from pathlib import Path
 
 import torch
@@ -29,6 +30,8 @@ POSTERIOR_SEED = 42
 # Tiles decoded together: enough tokens to fill the device, few enough to keep the FFN's activations small.
 TOKENS_PER_BATCH_CPU = 4_096
 TOKENS_PER_BATCH_GPU = 16_384
+
+ENCODER_KEYS = ("encoder.", "quant_conv.")  # of both layouts
 
 RunTiles = Callable[[Sequence[Tensor]], list[Tensor]]
 
@@ -82,6 +85,16 @@ class VideoVAE:
         vae.bytes_read = sum(tensor.nbytes for tensor in stored.values())
         return vae
 
+    @property
+    def encoder_is_loaded(self) -> bool:
+        return self._encoder is not None
+
+    def encoder_bytes(self) -> int:
+        """Of the encoder's float32 weights, loaded or not: from the headers of the files, since the first encode may
+        come long after memory was promised to others. Raises ``CheckpointError`` for files that cannot be read."""
+        weights = self.config.weights()
+        return 4 * sum(prod(weights.shape(key)) for key in weights.keys if key.startswith(ENCODER_KEYS))
+
     def load_encoder(self) -> None:
         """Builds and loads the encoder if that has not happened; costs an import of diffusers the first time."""
         if self._encoder is not None:
@@ -96,7 +109,7 @@ class VideoVAE:
                     "quant_conv": nn.Conv3d(channels, channels, kernel_size=1),
                 }
             )
-        tensors = _read_port(self.config, ("encoder.", "quant_conv."))
+        tensors = _read_port(self.config, ENCODER_KEYS)
         fill(encoder, {k: upcast(t, self.device) for k, t in tensors.items()}, f"{self.config.folder} encoder")
         self.on_encoder(encoder.eval())
         self._encoder = encoder

@@ -98,15 +98,19 @@ def _room(components: Components, budget: int | None) -> int | None:
 
 
 def _reserve(components: Components) -> int:
-    """What fills up over the first jobs and then stays: remembered encodings, on a GPU graphs of small forwards, and on
-    a CPU modulation tables."""
+    """What fills up over the first jobs and then stays: remembered encodings, a resident video encoder, on a GPU graphs
+    of small forwards, and on a CPU modulation tables."""
+    stays = MEMO_BYTES
+    waits = not components.video.encoder_is_loaded and components.placement.residences.video == "resident"
+    if waits and set(components.limits.tasks) - {"t2va"}:  # words alone never call it
+        stays += components.video.encoder_bytes()
     if components.config.device.type == "cuda":
         graphs = components.graphs
-        return MEMO_BYTES + (0 if graphs is None else graphs.max_bytes - graphs.held_bytes)
+        return stays + (0 if graphs is None else graphs.max_bytes - graphs.held_bytes)
     c = next(iter(components.dits.values())).config
     pairs = 3 * (components.limits.default_num_sigmas - 1)
     table = pairs * c.num_layers * 6 * c.hidden_size * components.config.dtype.itemsize
-    return MEMO_BYTES + MAX_TABLES * table
+    return stays + MAX_TABLES * table
 
 
 def _smallest(components: Components, model: MemoryModel) -> Need:
@@ -153,12 +157,15 @@ def _coefficients(components: Components) -> MemoryModel:
 
 
 def _visits(components: Components) -> Visits:
-    bytes_of = components.residency.device_bytes
+    bytes_of, video = components.residency.device_bytes, components.video
+    encode = bytes_of("video.encoder")
+    if not video.encoder_is_loaded and components.placement.residences.video != "resident":
+        encode = video.encoder_bytes()  # it joins its group at the first encode
     return Visits(
         denoise=max(bytes_of(f"dit.{partition}") for partition in components.dits),
         text=bytes_of("text"),
         decode=bytes_of("video"),
-        encode=bytes_of("video.encoder"),
+        encode=encode,
         sound=bytes_of("audio"),
     )
 

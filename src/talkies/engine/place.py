@@ -125,19 +125,16 @@ def place_video(
     vae = VideoVAE.load(folder, dtype=dtype, device=device, weights_on="cpu")
     stacks = [list(vae.decoder.transformer_blocks)] if where == "streamed" else []
     residency.add("video", stream_component(vae.decoder, stacks, device))
-    vae.on_encoder = lambda encoder: residency.add("video.encoder", [evict(list(encoder.values()), device)])
+    vae.on_encoder = lambda encoder: residency.add("video.encoder", evict(list(encoder.values()), device))
     return vae
 
 
 def place_audio(folder: Path, residency: Residency, where: str, *, device: torch.device) -> AudioVAE:
-    """The audio VAE (group ``audio``): its halves come and go apart."""
+    """The audio VAE (group ``audio``): its parts come when they are called, so one half at most is there."""
     if where == "resident":
         return AudioVAE.load(folder, device=device)
     vae = AudioVAE.load(folder, device="cpu")
     vae.device = device
-    halves: dict[bool, list[nn.Module]] = {True: [], False: []}
-    for name, child in vae.model.named_children():
-        if any(True for _ in child.parameters()):
-            halves[name.startswith("dec")].append(child)
-    residency.add("audio", [evict(modules, device) for modules in halves.values()])
+    modules = [child for child in vae.model.children() if any(True for _ in child.parameters())]
+    residency.add("audio", evict(modules, device))
     return vae

@@ -5,7 +5,9 @@ Reads configs and the headers of weight files, never a weight.
 
 from __future__ import annotations
 
+import logging
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -37,8 +39,11 @@ from talkies.placement.ram import free_ram_bytes
 from talkies.placement.tensor_parallel import shard_config
 from talkies.request import VideoRequest, plan
 
+log = logging.getLogger(__name__)
 TYPICAL_PROMPT = "x" * 1000
 AUTO_SHARE = 0.9  # of what is free, where no budget is given
+# Whoever sets one of them has chosen the settings; the second is the newer name.
+ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
 def sizes_of(parts: Parts, *, on_gpu: bool, dtype: torch.dtype, tensor_parallel: int = 1) -> Sizes:
@@ -50,7 +55,11 @@ def sizes_of(parts: Parts, *, on_gpu: bool, dtype: torch.dtype, tensor_parallel:
     config = read_json(parts.text_encoder / "config.json")
     text = config["text_config"]
     heads, width = text["num_attention_heads"], text["hidden_size"]
-    vision = [prod(entry.shape) for key, entry in TensorFiles(parts.text_encoder).keys.items() if "visual." in key]
+    vision = {key: prod(e.shape) for key, e in TensorFiles(parts.text_encoder).keys.items() if "visual." in key}
+    vision_layers: Counter[str] = Counter()
+    for key, count in vision.items():
+        if "visual.blocks." in key:
+            vision_layers[key.split("visual.blocks.")[1].split(".")[0]] += count
     video = VideoVAEConfig.read(parts.video_vae)
     vit, temporal = video.decoder, video.temporal
     audio = AudioVAEConfig.read(parts.audio_vae)
@@ -65,8 +74,10 @@ def sizes_of(parts: Parts, *, on_gpu: bool, dtype: torch.dtype, tensor_parallel:
             num_kv_heads=text["num_key_value_heads"],
             head_dim=text.get("head_dim", width // heads),
             vocabulary=text["vocab_size"],
-            vision_parameters=sum(vision),
+            vision_parameters=sum(vision.values()),
             vision_width=config["vision_config"]["hidden_size"],
+            num_vision_layers=len(vision_layers),
+            vision_layer_parameters=max(vision_layers.values(), default=0),
         ),
         video=VideoSizes(
             width=vit.width,
@@ -159,7 +170,7 @@ def decide(config: EngineConfig, resolved: ResolvedConfig, parts: Parts, limits:
             _check_ram(config.ram_budget, sizes, typical_work(limits), resolved)
         return Placement(residences=fixed or Residences(), chunking=resolved.chunking)
     sizes = sizes_of(parts, on_gpu=on_gpu, dtype=resolved.dtype, tensor_parallel=resolved.tensor_parallel)
-    machine = machine_of(resolved.device, config.vram_budget, config.ram_budget)
+    machine = machine_of(resolved.device, config.vram_budget, config.ram_budget, attention=resolved.attention)
     stated = resolved.chunking if resolved.chunking != Chunking() else None
     wishes = Wishes(
         resident_blocks=config.resident_blocks,
@@ -202,9 +213,10 @@ def _layered(config: EngineConfig) -> Residences:
     )
 
 
-def machine_of(device: torch.device, vram_budget: int | None, ram_budget: int | None) -> Hardware:
-    """This machine's rates, measured once; its free memory now."""
-    machine = measure.of_device(device, cache_folder())
+def machine_of(device: torch.device, vram_budget: int | None, ram_budget: int | None, *, attention: str) -> Hardware:
+    """This machine's rates with the backend that will be used (its resolved name), measured once; its free memory
+    now."""
+    machine = measure.of_device(device, cache_folder(), attention)
     free, total = torch.cuda.mem_get_info(device)
     free += torch.cuda.memory_reserved(device)
     if vram_budget is not None and vram_budget > free:
@@ -255,10 +267,22 @@ def cap(device: torch.device, budget: int | None) -> None:
     """
     if budget is not None and device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory
-        grow = getattr(torch.cuda.memory, "_set_allocator_settings", None)
-        if grow is not None and "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
-            grow("expandable_segments:True")
+        if not any(name in os.environ for name in ALLOCATOR_VARIABLES):
+            _set_allocator("expandable_segments:True")
         torch.cuda.set_per_process_memory_fraction(min(1.0, budget / total), indexed(device))
+
+
+def _set_allocator(settings: str) -> None:
+    """Through whichever entry this torch has: 2.11 warns of the old one, which it forwards to the new one."""
+    new = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
+    if new is not None:
+        new(settings)
+        return
+    old = getattr(torch.cuda.memory, "_set_allocator_settings", None)
+    if old is None:
+        log.warning("this torch cannot change its allocator: memory may be left in pieces between stages")
+        return
+    old(settings)
 
 
 def cache_folder() -> Path:

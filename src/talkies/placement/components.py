@@ -47,9 +47,12 @@ class Residences:
         return self.dit is None and {self.text, self.video, self.audio} == {"resident"}
 
 
-def evict(modules: Sequence[nn.Module], device: torch.device) -> Streamed:
-    """Whole modules that come together at the first call of one of them."""
-    return _visiting([(module, None) for module in modules], device, len(modules))
+def evict(modules: Sequence[nn.Module], device: torch.device) -> list[Streamed]:
+    """Whole modules, each of which comes at its first call and stays until its group leaves.
+
+    Each has a slot of its own: slots of one stream are all as large as its largest module.
+    """
+    return [_visiting([(module, None)], device, 1) for module in modules]
 
 
 def stream_component(

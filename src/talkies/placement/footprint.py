@@ -40,7 +40,6 @@ class VideoSizes:
     clip_latents: int = 5
     window_frames: int = 28
     clip_frames: int = 17
-    encoder_parameters: int = 200_000_000
     linear_bytes: int = 2
 
     @property
@@ -168,8 +167,9 @@ def dit_weights(sizes: Sizes, quantize: QuantizeConfig, layerwise: LayerwiseConf
 
 def text_weights(sizes: Sizes, where: str, slots: int = 2, quantize: QuantizeConfig | None = None) -> Weights:
     t, size = sizes.text, sizes.block_bytes
-    layers, rest = text_layer_bytes(t, quantize or QuantizeConfig(), size), t.rest_parameters * size
-    return _weights(where, max(layers), t.num_layers, rest, slots, whole=sum(layers) + rest)
+    layers = text_layer_bytes(t, quantize or QuantizeConfig(), size)
+    whole = sum(layers) + t.rest_parameters * size
+    return _weights(where, max(layers), t.num_layers, t.visiting_rest_parameters(slots) * size, slots, whole=whole)
 
 
 def video_weights(sizes: Sizes, where: str, slots: int = 2) -> Weights:

@@ -44,23 +44,24 @@ class Hardware:
         )
 
 
-# One H200, torch 2.11: products of a block at 58,758 rows 65.8 ms in bf16 and 33.3 ms in e4m3, attention 144.7 ms and
-# 114.0 ms (fa3), elementwise about 7 ms, 55 GB/s from pinned memory.
+# One H200, a card at its power limit, torch 2.11: a block inside a forward at 58,758 rows. Products 62.2 ms in bf16 and
+# 30.1 in e4m3; attention 148.4 ms (fa3), 113.1 (kernel of fa3-fp8); what is between them 3.5 ms, with fp8 5.4. From
+# bench/results/dit_forward-nvidia-h200.json (*_block_*_ms), the bus from streaming-nvidia-h200.json.
 H200 = Hardware(
     name="H200",
     vram_bytes=139 * GIB,
     ram_bytes=128 * GIB,
-    h2d_bytes_per_s=55e9,
-    matmul_flops=690e12,
-    fp8_flops=1360e12,
-    attention_flops=684e12,
-    fp8_attention_flops=868e12,
-    elementwise_bytes_per_s=2.02e12,
+    h2d_bytes_per_s=55.3e9,
+    matmul_flops=730e12,
+    fp8_flops=1500e12,
+    attention_flops=668e12,
+    fp8_attention_flops=876e12,
+    elementwise_bytes_per_s=3.99e12,
     source="preset",
 )
 PRESETS = {"h200": H200}
 FLOP_PER_BYTE = H200.matmul_flops / H200.elementwise_bytes_per_s
-ATTENTION_SHARE = 0.8  # of the products' rate, where nobody said: cuDNN's on an H200
+ATTENTION_SHARE = 0.8  # of the products' rate, where nobody said: cuDNN's on an H200 (172.9 ms)
 
 _UNITS = {"GIB": GIB, "GB": 10**9, "MIB": 2**20, "TIB": 2**40}
 _EXAMPLE = "24GiB,25GB/s,330TFLOPs"

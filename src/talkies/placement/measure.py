@@ -1,43 +1,66 @@
-"""The rates of a real GPU, measured once in a few seconds and kept in the cache folder."""
+"""The rates of a real GPU, measured once in a few seconds and kept in the cache folder.
+
+S rows, K inputs and N outputs of a product, H heads, C channels a head; sizes are the released model's.
+"""
 
 from __future__ import annotations
 
 import logging
+import math
 import re
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 
+from talkies.attention import registry
+from talkies.attention.base import Documents
+from talkies.kernels import select
+from talkies.kernels.fp8 import E4M3, Fp8Rows
+from talkies.kernels.fp8_linear.scaled_mm import fp8_linear
+from talkies.model.config import DiTConfig
 from talkies.placement import hardware
-from talkies.placement.hardware import H200, Hardware
+from talkies.placement.hardware import Hardware
 from talkies.placement.host import is_unified
 from talkies.placement.ram import free_ram_bytes
+from talkies.placement.timing import elementwise_bytes
 
 log = logging.getLogger(__name__)
 COPY_BYTES = 256 << 20
-ROWS, INPUTS, OUTPUTS = 16_384, 5376, 14_336  # products and attention of the released model's shape
-HEADS, HEAD_DIM = 56, 128
-# The fused kernels' share of the rate at which the device copies, counted as read and written: 2.02 of 4.28 TB/s.
-ELEMENTWISE_SHARE = H200.elementwise_bytes_per_s / 4.28e12
+ROWS = 16_384  # products and attention share a block's time about evenly, as in a long forward
+RELEASED = DiTConfig()
+# The fused kernels' share of the rate at which the device copies, counted as read and written. One H200 at 58,758 rows
+# (bench/results/dit_forward-nvidia-h200.json): 3.99 of 4.25 TB/s, in bf16 and in fp8.
+ELEMENTWISE_SHARE = 0.94
+# A large card works at its power limit: what runs alone for some milliseconds runs at clocks that no forward sees (an
+# H200's product 821 TFLOP/s in 13 runs, 730 in a forward). So products and attention run in turn, as in a block, for
+# this long before anything counts and as long again.
+HOLD_S = 0.5
+COPY_HOLD_S = 0.05  # a copy draws little power
 
 
-def of_device(device: torch.device, cache: Path | None) -> Hardware:
-    """Of a CUDA device; from the cache if it was measured with this torch before."""
+def of_device(device: torch.device, cache: Path | None, attention: str) -> Hardware:
+    """Of a CUDA device with a backend of ``attention/registry.py``, by its resolved name; from the cache if it was
+    measured with this torch and backend before."""
     name = torch.cuda.get_device_name(device)
-    slug = re.sub(r"\W+", "-", f"{name}-{torch.__version__}").lower()
+    slug = re.sub(r"\W+", "-", f"{name}-{torch.__version__}-{attention}").lower()
     path = None if cache is None else cache / "hardware" / f"{slug}.json"
     known = None if path is None else hardware.load(path)
     if known is not None:
         return known
-    found = rates(device)
+    found = rates(device, attention)
     log.info(
-        "measured %s: %.1f GB/s from the host, %.0f TFLOP/s, attention %.0f TFLOP/s",
+        "measured %s: %.1f GB/s from the host, %.0f TFLOP/s in bf16, %s in e4m3, attention %s %.0f TFLOP/s, %s in e4m3",
         name,
         found.h2d_bytes_per_s / 1e9,
         found.matmul_flops / 1e12,
+        _tflops(found.fp8_flops),
+        attention,
         found.attention_flops / 1e12,
+        _tflops(found.fp8_attention_flops),
     )
     if path is not None:
         try:
@@ -47,25 +70,79 @@ def of_device(device: torch.device, cache: Path | None) -> Hardware:
     return found
 
 
+def _tflops(flops: float | None) -> str:
+    return "none" if flops is None else f"{flops / 1e12:.0f}"
+
+
 @torch.inference_mode()
-def rates(device: torch.device) -> Hardware:
-    """Needs about 2 GiB of the device for a moment."""
+def rates(device: torch.device, attention: str) -> Hardware:
+    """Needs about 2.5 GiB of the device for about three seconds, and gives them back."""
     h2d, copy = _copy_rates(device)
-    matmul, fp8 = _product_rates(device)
+    elementwise = ELEMENTWISE_SHARE * copy
+    bf16, fp8 = block_rates(device, attention, elementwise)
     total = torch.cuda.get_device_properties(device).total_memory
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)  # no job held this
     return Hardware(
         name=torch.cuda.get_device_name(device),
         vram_bytes=total,
         ram_bytes=free_ram_bytes() or 64 * hardware.GIB,
         h2d_bytes_per_s=h2d,
-        matmul_flops=matmul,
-        fp8_flops=fp8,
-        attention_flops=_attention_rate(device),
-        fp8_attention_flops=None,
-        elementwise_bytes_per_s=ELEMENTWISE_SHARE * copy,
+        matmul_flops=bf16.products,
+        fp8_flops=None if fp8 is None else fp8.products,
+        attention_flops=bf16.attention,
+        fp8_attention_flops=None if fp8 is None else fp8.attention,
+        elementwise_bytes_per_s=elementwise,
         unified=is_unified(device),
         source="measured",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Floating-point operations a second of a block's products and of its attention."""
+
+    products: float
+    attention: float
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """``run`` does ``amount`` of something: bytes, or floating-point operations."""
+
+    kind: str
+    amount: float
+    run: Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Fp8Rates:
+    """The same in e4m3; ``None`` for attention that does not approximate."""
+
+    products: float
+    attention: float | None
+
+
+def block_rates(device: torch.device, attention: str, elementwise_bytes_per_s: float) -> tuple[Rates, Fp8Rates | None]:
+    """Of a block in bf16; and in e4m3 where the device multiplies it, with the approximating form of ``attention`` if
+    it has one. What that one does around its kernel is left out: ``timing.py`` counts it as bytes."""
+    exact, approximate = _attention_runs(device, attention)
+    found = _held([*_products(device, fp8=False), exact], device, HOLD_S)
+    bf16 = Rates(_rate(found, "products"), _rate(found, "attention"))
+    if not _has_fp8_products(device):
+        return bf16, None
+    found = _held([*_products(device, fp8=True), approximate or exact], device, HOLD_S)
+    if approximate is None:
+        return bf16, Fp8Rates(_rate(found, "products"), None)
+    amount, seconds, runs = found["attention"]
+    around = elementwise_bytes(RELEASED, ROWS, fp8_attention=True) - elementwise_bytes(RELEASED, ROWS)
+    kernel_s = seconds - runs * around / elementwise_bytes_per_s
+    # Should the bytes be far off on some card, a plan is late rather than absurd.
+    return bf16, Fp8Rates(_rate(found, "products"), amount / max(kernel_s, seconds / 2))
+
+
+def _has_fp8_products(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9)
 
 
 def _copy_rates(device: torch.device) -> tuple[float, float]:
@@ -73,38 +150,101 @@ def _copy_rates(device: torch.device) -> tuple[float, float]:
     host = torch.empty(COPY_BYTES, dtype=torch.uint8).pin_memory()
     target = torch.empty(COPY_BYTES, dtype=torch.uint8, device=device)
     other = torch.empty_like(target)
-    h2d = COPY_BYTES / _seconds(lambda: target.copy_(host, non_blocking=True), device)
-    return h2d, 2 * COPY_BYTES / _seconds(lambda: target.copy_(other), device)
+    runs = [
+        Run("h2d", COPY_BYTES, lambda: target.copy_(host, non_blocking=True)),
+        Run("copy", 2 * COPY_BYTES, lambda: target.copy_(other)),
+    ]
+    found = _held(runs, device, COPY_HOLD_S)
+    return _rate(found, "h2d"), _rate(found, "copy")
 
 
-def _product_rates(device: torch.device) -> tuple[float, float | None]:
-    """In bf16, and in e4m3 where the device has it."""
-    x = torch.randn(ROWS, INPUTS, device=device, dtype=torch.bfloat16)
-    weight = torch.randn(OUTPUTS, INPUTS, device=device, dtype=torch.bfloat16)
-    flops = 2 * ROWS * INPUTS * OUTPUTS
-    bf16 = flops / _seconds(lambda: F.linear(x, weight), device)
-    if torch.cuda.get_device_capability(device) < (8, 9):
-        return bf16, None
-    a, b = x.to(torch.float8_e4m3fn), weight.to(torch.float8_e4m3fn)
-    rows, columns = torch.ones(ROWS, 1, device=device), torch.ones(1, OUTPUTS, device=device)
-    seconds = _seconds(lambda: torch._scaled_mm(a, b.t(), rows, columns, out_dtype=torch.bfloat16), device)
-    return bf16, flops / seconds
+def _products(device: torch.device, *, fp8: bool) -> list[Run]:
+    """The four products of a block. They share their memory: no values are looked at."""
+    d, inner, ffn = RELEASED.hidden_size, RELEASED.inner_dim, RELEASED.ffn_dim
+    sizes = ((d, 3 * inner), (inner, d), (d, 2 * ffn), (ffn, d))
+    x = torch.randn(ROWS * max(k for k, _ in sizes), device=device, dtype=torch.bfloat16)
+    weights = torch.randn(max(k * n for k, n in sizes), device=device, dtype=torch.bfloat16)
+    if fp8:
+        x, weights = x.to(E4M3), weights.to(E4M3)
+    runs = []
+    for k, n in sizes:
+        x_SK, weight_NK = x[: ROWS * k].view(ROWS, k), weights[: n * k].view(n, k)
+        run = _fp8_product(x_SK, weight_NK) if fp8 else _product(x_SK, weight_NK)
+        runs.append(Run("products", 2 * ROWS * k * n, run))
+    return runs
 
 
-def _attention_rate(device: torch.device) -> float:
-    """Of torch's own attention: faster backends only make a plan come true early."""
-    q, k, v = torch.randn(3, 1, HEADS, ROWS, HEAD_DIM, device=device, dtype=torch.bfloat16).unbind(0)
-    return 4 * ROWS**2 * HEADS * HEAD_DIM / _seconds(lambda: F.scaled_dot_product_attention(q, k, v), device)
+def _product(x_SK: torch.Tensor, weight_NK: torch.Tensor) -> Callable[[], object]:
+    return lambda: F.linear(x_SK, weight_NK)
 
 
-def _seconds(run: Callable[[], object], device: torch.device, repeats: int = 10) -> float:
-    """Mean of ``repeats`` runs one after another, after three to warm up."""
-    for _ in range(3):
-        run()
-    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record(torch.cuda.current_stream(device))
-    for _ in range(repeats):
-        run()
-    stop.record(torch.cuda.current_stream(device))
-    torch.cuda.synchronize(device)
-    return start.elapsed_time(stop) / 1e3 / repeats
+def _fp8_product(x_SK: torch.Tensor, weight_NK: torch.Tensor) -> Callable[[], object]:
+    """As the engine multiplies: its accumulation, a scale a row and a scale an output."""
+    rows = Fp8Rows(x_SK, torch.ones(x_SK.shape[0], 1, device=x_SK.device), torch.bfloat16)
+    scale_N1 = torch.ones(weight_NK.shape[0], 1, device=x_SK.device)
+    return lambda: fp8_linear(rows, weight_NK, scale_N1)
+
+
+def _attention_runs(device: torch.device, name: str) -> tuple[Run, Run | None]:
+    """The backend as exact as it can be told to be, and as it approximates (``None`` for one that does not)."""
+    attend = registry.create(name, select.create(select.automatic(device)))
+    heads, channels = RELEASED.num_attention_heads, RELEASED.attention_head_dim
+    q_SHC, k_SHC, v_SHC = torch.randn(3, ROWS, heads, channels, device=device, dtype=torch.bfloat16).unbind(0)
+    flops = 4 * ROWS**2 * heads * channels
+    exact = Documents.of_lengths([ROWS]).with_exact([(0, ROWS)]) if attend.exactness is not None else None
+    plain = Run("attention", flops, lambda: attend(q_SHC, k_SHC, v_SHC, exact))
+    if attend.exactness is None:
+        return plain, None
+    return plain, Run("attention", flops, lambda: attend(q_SHC, k_SHC, v_SHC, None))
+
+
+# Amount, seconds and number of runs of each kind.
+Found = dict[str, tuple[float, float, int]]
+
+
+def _rate(found: Found, kind: str) -> float:
+    amount, seconds, _ = found[kind]
+    return amount / seconds
+
+
+def _held(runs: Sequence[Run], device: torch.device, hold_s: float) -> Found:
+    """Runs them in turn, without a break, for ``hold_s`` uncounted and for ``hold_s`` counted seconds, or so."""
+    _turns(runs, device, 1)  # kernels compile, plans are made
+    once_s = sum(seconds for _, seconds, _ in _turns(runs, device, 1).values())
+    turns = max(1, math.ceil(hold_s / max(once_s, 1e-6)))
+    _turns(runs, device, turns, wait=False)
+    return _turns(runs, device, turns)
+
+
+def _turns(runs: Sequence[Run], device: torch.device, turns: int, *, wait: bool = True) -> Found:
+    """Without ``wait`` nothing is counted and the device is still at work when it returns."""
+    marks = [_mark(device)]
+    for _ in range(turns):
+        for run in runs:
+            run.run()
+            marks.append(_mark(device))
+    if not wait:
+        return {}
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    found: Found = {}
+    for run, start, stop in zip(list(runs) * turns, marks, marks[1:], strict=False):
+        amount, seconds, number = found.get(run.kind, (0.0, 0.0, 0))
+        found[run.kind] = (amount + run.amount, seconds + _between(start, stop), number + 1)
+    return found
+
+
+def _mark(device: torch.device) -> torch.cuda.Event | float:
+    if device.type != "cuda":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record(torch.cuda.current_stream(device))
+    return event
+
+
+def _between(start: torch.cuda.Event | float, stop: torch.cuda.Event | float) -> float:
+    if isinstance(start, torch.cuda.Event):
+        assert isinstance(stop, torch.cuda.Event)
+        return float(start.elapsed_time(stop)) / 1e3
+    assert isinstance(stop, float)
+    return stop - start

@@ -22,6 +22,8 @@ class TextSizes:
     vocabulary: int = 151_936
     vision_parameters: int = 576_000_000
     vision_width: int = 1152
+    num_vision_layers: int = 27
+    vision_layer_parameters: int = 15_239_504  # of vision_parameters
 
     @property
     def linears(self) -> dict[str, tuple[int, int]]:
@@ -48,7 +50,12 @@ class TextSizes:
 
     @property
     def rest_parameters(self) -> int:
+        """Of all but the decoder layers."""
         return self.vocabulary * self.width + self.vision_parameters
+
+    def visiting_rest_parameters(self, slots: int) -> int:
+        """The same while the encoder streams: of more vision layers than slots only those in the slots are there."""
+        return self.rest_parameters - max(0, self.num_vision_layers - slots) * self.vision_layer_parameters
 
 
 @cache
