@@ -23,26 +23,15 @@ class EulerFactors(NamedTuple):
     keep: float  # of the row
     take: float  # of x0
 
-    @classmethod
-    def of(cls, sigma: Tensor, sigma_next: Tensor, t: Tensor) -> EulerFactors:
-        # Sigma is recovered from the timestep that the DiT saw, since 1 - (1 - s) is inexact below 0.5; the ratio is
-        # taken from the grid (tests/parity/test_schedule.py).
-        keep = sigma_next / sigma
-        return cls(float(1 - t), float(keep), float(1.0 - keep))
-
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One modality's part of a forward. All 0-d float32; ``t = 1 - sigma`` is what the DiT is fed."""
+    """One modality's part of a forward. Tensors are 0-d float32; ``t = 1 - sigma`` is what the DiT is fed."""
 
     sigma: Tensor
     sigma_next: Tensor
     t: Tensor
     factors: EulerFactors
-
-    @classmethod
-    def of(cls, sigma: Tensor, sigma_next: Tensor, t: Tensor) -> Step:
-        return cls(sigma, sigma_next, t, EulerFactors.of(sigma, sigma_next, t))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +77,19 @@ class DualSchedule:
 
     @cached_property
     def _steps(self) -> tuple[DualStep, ...]:
-        video = map(Step.of, self.video_sigmas[:-1], self.video_sigmas[1:], self.t_video)
-        audio = map(Step.of, self.audio_sigmas[:-1], self.audio_sigmas[1:], self.t_audio)
+        video, audio = _steps(self.video_sigmas, self.t_video), _steps(self.audio_sigmas, self.t_audio)
         return tuple(map(DualStep, video, audio))
 
     def __iter__(self) -> Iterator[DualStep]:
         return (self.step(i) for i in range(self.num_forwards))
+
+
+def _steps(sigmas: Tensor, t: Tensor) -> Iterator[Step]:
+    # Sigma is recovered from the timestep that the DiT saw, since 1 - (1 - s) is inexact below 0.5; the ratio is taken
+    # from the grid (tests/parity/test_schedule.py).
+    keep = sigmas[1:] / sigmas[:-1]
+    factors = map(EulerFactors, (1 - t).tolist(), keep.tolist(), (1.0 - keep).tolist())
+    return map(Step, sigmas[:-1], sigmas[1:], t, factors)
 
 
 def shifted(base: Tensor, shift: float) -> Tensor:
