@@ -29,7 +29,7 @@ from talkies.model.packing import concat_layouts
 from talkies.placement.graphs import Graphs, is_small
 from talkies.placement.modulation_feed import ModulationFeed, pinned
 from talkies.placement.recorder import CudaRecorder
-from talkies.sampling.euler import euler_step
+from talkies.sampling.euler import euler_steps
 from talkies.sampling.schedule import build_dual
 
 if TYPE_CHECKING:
@@ -114,9 +114,12 @@ class Steps:
         video, audio = self.dit.project(x, self.layout, modulation)
         marks.append(time.perf_counter())
         step = self.schedule.step(self.index)
-        for i, (v, a) in enumerate(zip(video.chunk(self.count), audio.chunk(self.count), strict=True)):
-            self.videos[i] = euler_step(self.videos[i], v, step.video)
-            self.audios[i] = euler_step(self.audios[i], a, step.audio)
+        moved = euler_steps(
+            [*self.videos, *self.audios],
+            [*video.chunk(self.count), *audio.chunk(self.count)],
+            [step.video] * self.count + [step.audio] * self.count,
+        )
+        self.videos, self.audios = list(moved[: self.count]), list(moved[self.count :])
         marks.append(time.perf_counter())
         for name, began, ended in zip(("feed", "embed", "blocks", "project", "euler"), marks, marks[1:], strict=False):
             self.stages.setdefault(name, []).append(ended - began)

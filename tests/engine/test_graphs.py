@@ -89,7 +89,7 @@ def test_joint_runs_are_made_once_for_a_group(tiny_folder):
     assert len({id(runs) for runs, _ in seen[1:]}) == 1
     assert len({id(runs) for _, runs in seen[1:]}) == 1
     batcher.forget()
-    assert not batcher._runs
+    assert batcher._group is None
 
 
 def test_a_failure_gives_their_memory_back(tiny_folder):

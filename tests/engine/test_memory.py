@@ -62,6 +62,16 @@ def test_the_embedded_model_keeps_to_its_prediction(embedded_engine, frames, wid
     assert max(peaks) <= need.transient <= 3 * max(peaks)
 
 
+def test_the_modulation_of_a_request_is_counted_while_it_is_held(engine, model):
+    c = engine.components
+    held = {n: model.need(request(num_sigmas=n), c.limits).held for n in (3, 21, 200)}
+    for n in (21, 200):
+        prepared = pipeline.prepare(c, request(num_sigmas=n))
+        state = pipeline.pack(c, pipeline.encode(c, prepared))
+        assert state.table.all_steps_bytes <= held[n] - held[3] + 3 * model.step_modulation
+    assert replace(model, whole_modulation=0).need(request(num_sigmas=200), c.limits).held == held[3]
+
+
 def test_references_are_counted_by_their_own_size(engine, model, tmp_path):
     c, limits = engine.components, replace(engine.limits, tasks=("t2va", "fl2va", "ref2va"))
     frames = np.zeros((39, 64, 96, 3), np.uint8)

@@ -32,6 +32,18 @@ def test_the_table_equals_the_unfolded_path_bit_for_bit(dtype, num_sigmas):
     assert table.step(0).params.dtype == dtype
 
 
+@pytest.mark.parametrize("layout", [tiny_layout(), tiny_layout(keyframe=False)], ids=["keyframe", "words"])
+def test_all_steps_at_once_are_the_steps_one_by_one(layout):
+    table = build_table(tiny_dit(), _plans(layout, 6))
+    every = table.all_steps()
+    for index, step in enumerate(every):
+        _assert_same(step, table.step(index))
+        assert step.params.is_contiguous()
+    stores = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for m in every for t in (m.params, m.output)}
+    assert len(stores) == 2
+    assert sum(stores.values()) == table.all_steps_bytes
+
+
 def test_only_occurring_pairs_are_in_the_table():
     layout = tiny_layout(keyframe=False)
     table = build_table(tiny_dit(), _plans(layout, 5))

@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from talkies.model.config import DiTConfig
 from talkies.model.modulation import build_table
-from talkies.placement.modulation_feed import ModulationFeed, pinned
+from talkies.placement.modulation_feed import WHOLE_BYTES, ModulationFeed, pinned
 from talkies.sampling.schedule import build_dual
 from tests.model.tiny import tiny_dit, tiny_layout
 
@@ -21,11 +22,27 @@ def _same(a, b):
     assert (a.runs, a.output_runs) == (b.runs, b.output_runs)
 
 
-def test_on_a_cpu_it_is_the_table():
+@pytest.mark.parametrize("whole_bytes", [0, WHOLE_BYTES])
+def test_on_a_cpu_it_is_the_table(whole_bytes):
     table = _table()
-    feed = ModulationFeed(table, torch.device("cpu"))
+    feed = ModulationFeed(table, torch.device("cpu"), whole_bytes=whole_bytes)
     for index in (0, 1, 4, 2):
         _same(feed.step(index), table.step(index))
+
+
+@pytest.mark.parametrize("spare", [0, -1])
+def test_a_table_crosses_whole_where_all_its_steps_are_small(spare):
+    table = _table()
+    feed = ModulationFeed(table, torch.device("cpu"), whole_bytes=table.all_steps_bytes + spare)
+    first, second = feed.step(0).params, feed.step(1).params
+    shared = first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
+    assert shared == (spare == 0)
+
+
+def test_a_released_schedule_is_never_there_whole():
+    """Two of its steps are more than a small table may be."""
+    c = DiTConfig()
+    assert 2 * 3 * c.num_layers * 6 * c.hidden_size * 2 > WHOLE_BYTES
 
 
 def test_entries_are_what_a_step_gathers():
@@ -46,10 +63,11 @@ def test_equal_runs_of_a_schedule_are_one_object():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_on_a_gpu_steps_arrive_in_any_order():
+@pytest.mark.parametrize("whole_bytes", [0, WHOLE_BYTES])
+def test_on_a_gpu_steps_arrive_in_any_order(whole_bytes):
     device = torch.device("cuda")
     table = pinned(_table())
-    feed = ModulationFeed(table, device)
+    feed = ModulationFeed(table, device, whole_bytes=whole_bytes)
     for index in (0, 1, 2, 4, 3, 4):
         step = feed.step(index)
         assert step.params.device.type == "cuda"

@@ -7,6 +7,7 @@ co-batched step equals the solo step up to the rounding of larger matrix product
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -19,7 +20,6 @@ from talkies.model.block import RowView
 from talkies.model.dit import PackedDiT
 from talkies.model.modulation import JointRuns, join_modulations
 from talkies.model.packing import PackedLayout, concat_layouts
-from talkies.sampling.euler import euler_step
 from talkies.stepcache.off import Off
 
 
@@ -33,14 +33,42 @@ def batch_key(state: RequestState) -> Hashable | None:
     return ("denoise", state.partition)
 
 
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """What stays the same while the same requests step together."""
+
+    members: tuple[PackedLayout, ...]
+    layout: PackedLayout
+    view: RowView
+    refined_text: Tensor
+    num_video_rows: list[int]  # of each member
+    num_audio_rows: list[int]
+    runs: JointRuns = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, dit: PackedDiT, states: Sequence[RequestState]) -> _Group:
+        members = tuple(state.layout for state in states)
+        layout = concat_layouts(members)
+        return cls(
+            members,
+            layout,
+            dit.view(layout),
+            torch.cat([state.refined_text for state in states]),
+            [member.num_video_rows for member in members],
+            [member.num_audio_rows for member in members],
+        )
+
+    def is_of(self, states: Sequence[RequestState]) -> bool:
+        same = zip(self.members, states, strict=False)
+        return len(self.members) == len(states) and all(member is state.layout for member, state in same)
+
+
 class Batcher:
-    """Steps groups of states; keeps the joint layout of the last group, which lives for many steps."""
+    """Steps groups of states; keeps what the last group shares, since it lives for many steps."""
 
     def __init__(self, components: Components) -> None:
         self._components = components
-        self._members: tuple[PackedLayout, ...] = ()
-        self._joint: tuple[PackedLayout, RowView] | None = None
-        self._runs: JointRuns = {}
+        self._group: _Group | None = None
 
     def step(self, states: Sequence[RequestState]) -> None:
         """One forward for all of them. Alone, it is exactly :func:`pipeline.denoise_step`."""
@@ -50,8 +78,8 @@ class Batcher:
             self._step_together(states)
 
     def forget(self) -> None:
-        """Drops the joint layout, so that nothing of a finished request stays here."""
-        self._members, self._joint, self._runs = (), None, {}
+        """Drops the group, so that nothing of a finished request stays here."""
+        self._group = None
 
     @torch.inference_mode()
     def _step_together(self, states: Sequence[RequestState]) -> None:
@@ -60,28 +88,20 @@ class Batcher:
         partition = partitions.pop()
         dit = self._components.dits[partition]
         self._components.residency.enter(f"dit.{partition}")
-        layout, view = self._layout_of(dit, states)
-        modulation = join_modulations([state.feed.step(state.step) for state in states], self._runs)
-        view = exact_spans(view, states, self._components.attend.exactness)
+        if self._group is None or not self._group.is_of(states):
+            self._group = _Group.of(dit, states)
+        group = self._group
+        modulation = join_modulations([state.feed.step(state.step) for state in states], group.runs)
+        view = exact_spans(group.view, states, self._components.attend.exactness)
         x = dit.embed(
             torch.cat([state.video_rows for state in states]),
             torch.cat([state.audio_rows for state in states]),
-            torch.cat([state.refined_text for state in states]),
-            layout,
+            group.refined_text,
+            group.layout,
         )
-        video, audio = dit.project(dit.run_blocks(x, view, modulation), layout, modulation)
-        videos = video.split([state.video_rows.shape[0] for state in states])
-        audios = audio.split([state.audio_rows.shape[0] for state in states])
-        for state, velocity_video, velocity_audio in zip(states, videos, audios, strict=True):
-            _advance(state, velocity_video, velocity_audio)
-
-    def _layout_of(self, dit: PackedDiT, states: Sequence[RequestState]) -> tuple[PackedLayout, RowView]:
-        members = tuple(state.layout for state in states)
-        same = len(members) == len(self._members) and all(a is b for a, b in zip(members, self._members, strict=True))
-        if self._joint is None or not same:
-            layout = concat_layouts(members)
-            self._members, self._joint, self._runs = members, (layout, dit.view(layout)), {}
-        return self._joint
+        video, audio = dit.project(dit.run_blocks(x, view, modulation), group.layout, modulation)
+        each = zip(video.split(group.num_video_rows), audio.split(group.num_audio_rows), strict=True)
+        pipeline.advance(states, list(each))
 
 
 def exact_spans(view: RowView, states: Sequence[RequestState], exactness: Exactness | None) -> RowView:
@@ -95,13 +115,3 @@ def exact_spans(view: RowView, states: Sequence[RequestState], exactness: Exactn
         spans.extend((a + offset, b + offset) for a, b in (documents.exact if documents else ()))
         offset += state.layout.num_rows
     return view.with_exact(spans) if spans else view
-
-
-def _advance(state: RequestState, velocity_video: Tensor, velocity_audio: Tensor) -> None:
-    """What :func:`pipeline.denoise_step` does after its forward."""
-    layout, step = state.layout, state.schedule.step(state.step)
-    nv, na = layout.num_condition_video_rows, layout.num_condition_audio_rows
-    state.video_rows[nv:] = euler_step(state.video_rows[nv:], velocity_video[nv:], step.video)
-    state.audio_rows[na:] = euler_step(state.audio_rows[na:], velocity_audio[na:], step.audio)
-    state.anchors.pin(state.video_rows, state.audio_rows)
-    state.step += 1

@@ -15,6 +15,7 @@ from talkies.engine.process import rss_bytes
 from talkies.errors import ConfigError
 from talkies.model.config import DiTConfig
 from talkies.placement.forward_rates import ForwardRates, forward_rates
+from talkies.placement.modulation_feed import WHOLE_BYTES
 from talkies.placement.planner import MARGIN
 from talkies.placement.ram import free_ram_bytes
 from talkies.request import Target, VideoRequest
@@ -139,6 +140,9 @@ def _coefficients(components: Components) -> MemoryModel:
     return MemoryModel(
         forward=_forward(components),
         row_held=4 * 4 * max(dit.video_row_dim, dit.audio_in_channels) + size * (6 * dit.rope_freq_dim),
+        # Text and video share a timestep, sound has its own, and conditions of either are held at another.
+        step_modulation=5 * dit.num_layers * 6 * dit.hidden_size * size,
+        whole_modulation=WHOLE_BYTES,
         text_token=_transformer_bytes(text.text_config, size) + size * dit.hidden_size,
         vision_patch=_transformer_bytes(text.vision_config, size) + 4 * 6 * 256,
         vit_token=4 * 3 * vit.width + branch,

@@ -9,8 +9,8 @@ compares them with what torch records.
     decode    one batch of ViT tokens, all tiles of a window, the stitched window and its chunk; or the whole wave
     encode    the pixels in float32 and one clip of one tile in the encoder; text rows and vision patches
     visits    weights that come for a stage and leave after it
-    held      latents, noise and anchors, rotary tables, refined text, decoded references, a decode that was left
-              half way, and the MP4 writer with its look-ahead
+    held      latents, noise and anchors, rotary tables, refined text, modulation on the device, decoded references, a
+              decode that was left half way, and the MP4 writer with its look-ahead
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ class MemoryModel:
 
     forward: ForwardRates  # of packed rows
     row_held: float
+    step_modulation: int  # of one forward
+    whole_modulation: int  # up to which all steps of a request are on the device; of more, two
     text_token: float
     vision_patch: float
     vit_token: float  # of a token of the VAE's decoder
@@ -100,7 +102,9 @@ class MemoryModel:
         )
         inputs = sum(3 * e.pixels for e in extents)
         wave = 3 * 8 * geometry.num_samples
-        held = rows * self.row_held + inputs + wave + 1.5 * window + WRITER_BYTES_PER_PIXEL * canvas
+        num_forwards = (request.num_sigmas or limits.default_num_sigmas) - 1
+        modulation = max(2 * self.step_modulation, min(self.whole_modulation, num_forwards * self.step_modulation))
+        held = rows * self.row_held + modulation + inputs + wave + 1.5 * window + WRITER_BYTES_PER_PIXEL * canvas
         transient = max(visiting + self.slack * most for visiting, most in stages)
         return Need(held=round(self.slack * held), transient=round(transient))
 

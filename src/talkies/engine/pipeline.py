@@ -3,7 +3,7 @@ the scheduler's affair; nothing here keeps state between calls but what it is ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,7 +26,7 @@ from talkies.placement.modulation_feed import ModulationFeed
 from talkies.request import VideoRequest
 from talkies.sampling import noise as sampling_noise
 from talkies.sampling.anchors import build_anchors
-from talkies.sampling.euler import euler_step
+from talkies.sampling.euler import euler_steps
 from talkies.sampling.noise import Noise
 from talkies.sampling.schedule import DualSchedule, build_dual
 from talkies.stepcache import registry as step_caches
@@ -205,13 +205,24 @@ def denoise_step(components: Components, state: RequestState) -> None:
         out = dit.run_blocks(x, view_of_step(state, components.attend.exactness), modulation)
         state.step_cache.observe(state.step, x, out)
         x = out
-    velocity_video, velocity_audio = dit.project(x, layout, modulation)
-    step = state.schedule.step(state.step)
-    nv, na = layout.num_condition_video_rows, layout.num_condition_audio_rows
-    state.video_rows[nv:] = euler_step(state.video_rows[nv:], velocity_video[nv:], step.video)
-    state.audio_rows[na:] = euler_step(state.audio_rows[na:], velocity_audio[na:], step.audio)
-    state.anchors.pin(state.video_rows, state.audio_rows)
-    state.step += 1
+    advance([state], [dit.project(x, layout, modulation)])
+
+
+def advance(states: Sequence[RequestState], velocities: Sequence[tuple[Tensor, Tensor]]) -> None:
+    """Moves each state by its (video, audio) velocities, condition rows included: those are then pinned again.
+
+    All in a few launches; no state changes before all have been computed.
+    """
+    steps = [state.schedule.step(state.step) for state in states]
+    moved = euler_steps(
+        [rows for state in states for rows in (state.video_rows, state.audio_rows)],
+        [velocity for pair in velocities for velocity in pair],
+        [step for both in steps for step in (both.video, both.audio)],
+    )
+    for state, video_rows, audio_rows in zip(states, moved[::2], moved[1::2], strict=True):
+        state.anchors.pin(video_rows, audio_rows)
+        state.video_rows, state.audio_rows = video_rows, audio_rows
+        state.step += 1
 
 
 def exact_conditions(view: RowView, layout: PackedLayout, exactness: Exactness | None) -> RowView:

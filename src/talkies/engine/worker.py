@@ -7,7 +7,6 @@ the process (a kill, a crash in native code) is the executor's affair, which is 
 from __future__ import annotations
 
 import gc
-import logging
 import queue
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from talkies.engine.counts import Counts
 from talkies.engine.describe import describe
 from talkies.engine.failure import as_talkies
 from talkies.engine.footprint import LOOK_EVERY_S, RoomKeeper
+from talkies.engine.forwards import forward
 from talkies.engine.memory import MemoryModel
 from talkies.engine.messages import (
     At,
@@ -42,8 +42,6 @@ from talkies.engine.scheduler import StepScheduler
 from talkies.engine.service import JobEvent
 from talkies.engine.turns import Turns
 from talkies.engine.warmup import warm_up
-
-log = logging.getLogger(__name__)
 
 
 class Worker:
@@ -200,41 +198,17 @@ class Worker:
             self._report(run, work=0.0)
 
     def _forward(self, runs: list[JobRun]) -> None:
-        """One forward for all of ``runs``; if they do not fit together, one each."""
-        began = time.perf_counter()
-        states = [run.state for run in runs if run.state is not None]
-        steps = [state.step for state in states]
-        failure: Exception | None = None
-        try:
-            for run in runs:
-                run.before_step()
-            self._batcher.step(states)
-            self._components.synchronize()
-        except Exception as error:
-            failure = error
-        if failure is None:
-            self._forward_done(runs, time.perf_counter() - began)
-        elif len(runs) == 1:
-            self._failed(runs[0], failure)
-        else:
-            log.warning("a forward of %d requests failed (%s): one by one", len(runs), failure)
-            failure.__traceback__ = None  # or the tensors of the failed forward would stay during the next ones
-            self._batcher.forget()
-            self._components.release()
-            # One that had already moved keeps its step; each of the others shows whether the fault is its own.
-            for run, state, step in zip(runs, states, steps, strict=True):
-                if state.step == step:
-                    self._forward([run])
-                else:
-                    self._stepped(run, 0.0)
-
-    def _forward_done(self, runs: list[JobRun], seconds: float) -> None:
-        self._counts.add("forwards")
-        self._counts.add("shared_forwards", len(runs) > 1)
-        self._counts.add("rows", sum(run.state.num_rows for run in runs if run.state is not None))
-        for run in runs:
-            run.shared = run.shared or len(runs) > 1
-            self._stepped(run, seconds / len(runs))
+        for outcome in forward(self._components, self._batcher, runs):
+            if outcome.failure is not None:
+                self._failed(outcome.runs[0], outcome.failure)
+                continue
+            shared = len(outcome.runs) > 1
+            self._counts.add("forwards", outcome.counted)
+            self._counts.add("shared_forwards", shared)
+            for run in outcome.runs:
+                self._counts.add("rows", outcome.counted * (0 if run.state is None else run.state.num_rows))
+                run.shared = run.shared or shared
+                self._stepped(run, outcome.seconds / len(outcome.runs))
 
     def _stepped(self, run: JobRun, seconds: float) -> None:
         assert run.state is not None

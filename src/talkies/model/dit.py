@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from talkies.attention.base import Attend, Documents
 from talkies.errors import ConfigError
 from talkies.kernels.fp8 import Fp8Rows
+from talkies.kernels.runs import RowRuns
 from talkies.kernels.select import REFERENCE, Ops
 from talkies.model.block import Block, RefinerBlock, RowView
 from talkies.model.chunking import WHOLE, Chunking
@@ -118,17 +119,13 @@ class PackedDiT(nn.Module):
 
     def embed(self, video_rows: Tensor, audio_rows: Tensor, refined_text_LD: Tensor, layout: PackedLayout) -> Tensor:
         """Float32 rows [Nv, C * 4], [Na, C] and refined text, each in the order of the layout -> [S, D]."""
-        x_SD = refined_text_LD.new_empty(layout.total_rows, refined_text_LD.shape[1])
-        sources = {
-            Stream.TEXT: refined_text_LD,
-            Stream.VIDEO: self.proj_in(video_rows),
-            Stream.AUDIO: self.audio_proj_in(audio_rows),
-        }
-        for s in layout.segments:
-            x_SD[s.start : s.stop] = sources[s.stream][s.source : s.source + s.stop - s.start]
-        if layout.total_rows > layout.num_rows:
-            x_SD[layout.num_rows :].zero_()
-        return x_SD
+        return layout.spans.join(
+            {
+                Stream.TEXT: refined_text_LD,
+                Stream.VIDEO: self.proj_in(video_rows).to(refined_text_LD.dtype),
+                Stream.AUDIO: self.audio_proj_in(audio_rows).to(refined_text_LD.dtype),
+            }
+        )
 
     def run_blocks(
         self, x_SD: Tensor, view: RowView, modulation: StepModulation, start: int = 0, stop: int | None = None
@@ -149,36 +146,32 @@ class PackedDiT(nn.Module):
 
     def project(self, x_SD: Tensor, layout: PackedLayout, modulation: StepModulation) -> tuple[Tensor, Tensor]:
         """[S, D] -> float32 velocities towards data, video [Nv, C * 4] and audio [Na, C]; condition rows included."""
-        video = self.proj_out(self._output_rows(x_SD, layout, modulation, Stream.VIDEO))
-        return video, self.audio_proj_out(self._output_rows(x_SD, layout, modulation, Stream.AUDIO))
+        start, stop = layout.spans.media  # the text of a request alone is never normed
+        y_SD = self._output_norm(x_SD[start:stop], modulation.output, modulation.output_runs.cut(start, stop))
+        video, audio = layout.spans.pick(y_SD, Stream.VIDEO, Stream.AUDIO)
+        return self.proj_out(video), self.audio_proj_out(audio)
 
     def project_rows(self, x_SD: Tensor, modulation: StepModulation) -> Tensor:
         """Both heads over any share of the rows: float32 [S, C * 4 + C]. See :meth:`split_projected`."""
-        y_SD = self._output_norm(x_SD, modulation)
+        y_SD = self._output_norm(x_SD, modulation.output, modulation.output_runs)
         return torch.cat((self.proj_out(y_SD), self.audio_proj_out(y_SD)), dim=1)
 
     def split_projected(self, projected_SP: Tensor, layout: PackedLayout) -> tuple[Tensor, Tensor]:
         """All rows of :meth:`project_rows` -> the two velocities of :meth:`project`."""
         width = self.config.video_row_dim
-        video = _pick(projected_SP, layout, Stream.VIDEO)[:, :width]
-        return video, _pick(projected_SP, layout, Stream.AUDIO)[:, width:]
+        start, stop = layout.spans.media
+        video, audio = layout.spans.pick(projected_SP[start:stop], Stream.VIDEO, Stream.AUDIO)
+        return video[:, :width], audio[:, width:]
 
-    def _output_rows(self, x_SD: Tensor, layout: PackedLayout, modulation: StepModulation, stream: Stream) -> Tensor:
-        """The rows that one head reads, in the order of its stream: text rows are never normed."""
-        spans = [
-            self._output_norm(x_SD[s.start : s.stop], modulation.cut(s.start, s.stop)) for s in layout.of_stream(stream)
-        ]
-        return spans[0] if len(spans) == 1 else torch.cat(spans)
-
-    def _output_norm(self, x_SD: Tensor, modulation: StepModulation) -> Tensor:
+    def _output_norm(self, x_SD: Tensor, output_T2D: Tensor, runs: RowRuns) -> Tensor:
         """Norm and modulation in the block dtype, then float32, which is what the heads compute in."""
-        norm, output = self.norm_out.norm, modulation.output
+        norm = self.norm_out.norm
         return self.ops.rms_modulate(
             x_SD,
             norm.weight,
-            output[:, 0],
-            output[:, 1],
-            modulation.output_runs,
+            output_T2D[:, 0],
+            output_T2D[:, 1],
+            runs,
             eps=norm.eps,
             dtype=torch.float32,
         )
@@ -221,12 +214,6 @@ class PackedDiT(nn.Module):
 def _linear(module: object) -> Linear:
     assert isinstance(module, nn.Linear), "the AdaLN projections were dropped; build tables from the checkpoint reader"
     return Linear(module.weight, module.bias)
-
-
-def _pick(x_SP: Tensor, layout: PackedLayout, stream: Stream) -> Tensor:
-    """Rows of one stream in its order; a view when they are one span."""
-    spans = [x_SP[s.start : s.stop] for s in layout.of_stream(stream)]
-    return spans[0] if len(spans) == 1 else torch.cat(spans)
 
 
 def _can_begin_early(block: object, following: object, x_SD: Tensor) -> bool:

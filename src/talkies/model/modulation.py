@@ -122,6 +122,24 @@ class ModulationTable:
         """Modulation of forward ``index`` of the plan."""
         return self.at(self.steps[index])
 
+    @property
+    def all_steps_bytes(self) -> int:
+        """What :meth:`all_steps` holds: an entry counts once in every step that uses it."""
+        num_params = sum(len(plan.pairs) for plan in self.steps)
+        num_output = sum(len(plan.timesteps) for plan in self.steps)
+        return num_params * self.params[0].nbytes + num_output * self.output[0].nbytes
+
+    def all_steps(self) -> list[StepModulation]:
+        """:meth:`step` of every forward, gathered at once: each is a view into what all share."""
+        entries = [self._entry[pair] for plan in self.steps for pair in plan.pairs]
+        times = [self._timestep[t] for plan in self.steps for t in plan.timesteps]
+        params = self.params[entries].split([len(plan.pairs) for plan in self.steps])
+        output = self.output[times].split([len(plan.timesteps) for plan in self.steps])
+        return [
+            StepModulation(p, plan.rows, o, plan.output_rows)
+            for p, o, plan in zip(params, output, self.steps, strict=True)
+        ]
+
     def entries(self, plan: StepPlan) -> tuple[list[Tensor], list[Tensor]]:
         """Views of what :meth:`at` would gather: [B, 6, D] for each pair, [2, D] for each timestep."""
         params = [self.params[self._entry[pair]] for pair in plan.pairs]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -23,6 +22,7 @@ from talkies.errors import InvalidRequest
 from talkies.model import positions as pos
 from talkies.model.conditions import AudioCondition, Condition, VisualCondition
 from talkies.model.rows import audio_to_rows, patchify_video, rows_to_audio, unpatchify_video
+from talkies.model.spans import Spans, Stream
 from talkies.model.timesteps import Role, StepPlan, row_timesteps, step_plan
 
 __all__ = [
@@ -42,14 +42,6 @@ __all__ = [
 ]
 
 ROW_MULTIPLE = 64  # rows of one block in attention kernels and sequence shards
-
-
-class Stream(Enum):
-    """Where a row's content comes from."""
-
-    TEXT = "text"
-    VIDEO = "video"
-    AUDIO = "audio"
 
 
 class Segment(NamedTuple):
@@ -115,6 +107,11 @@ class PackedLayout:
     def of_stream(self, stream: Stream) -> list[Segment]:
         """The stream's segments in the order of its row tensor."""
         return sorted((s for s in self.segments if s.stream is stream), key=lambda s: s.source)
+
+    @cached_property
+    def spans(self) -> Spans:
+        """Between the sequence and the streams, for what happens at every step."""
+        return Spans(((s.stream, s.stop - s.start) for s in self.segments), self.total_rows)
 
     @cached_property
     def text_indices(self) -> Tensor:

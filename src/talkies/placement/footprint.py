@@ -16,6 +16,7 @@ from talkies.model.chunking import Chunking
 from talkies.model.config import DiTConfig
 from talkies.placement.forward_rates import forward_rates
 from talkies.placement.layerwise import LayerwiseConfig, streamed_positions
+from talkies.placement.modulation_feed import WHOLE_BYTES
 from talkies.placement.quantize import QuantizeConfig, quantized_names
 from talkies.placement.text_sizes import TextSizes, text_layer_bytes
 
@@ -203,13 +204,14 @@ def forward_bytes(
 
 
 def held_bytes(sizes: Sizes, work: Work) -> int:
-    """Of one request between its steps: rows and anchors, rotary tables, text, two steps of modulation."""
+    """Of one request between its steps: rows and anchors, rotary tables, text, two steps of modulation or, of a small
+    model, all of them."""
     c, e = sizes.dit, sizes.block_bytes
     rows = 4 * 4 * (work.video_rows * c.video_row_dim + work.audio_rows * c.audio_in_channels)
     rotary = work.rows * 2 * c.num_angles * e
     text = work.text_tokens * (c.hidden_size + c.text_dim) * e
-    entries = 2 * 4 * c.num_layers * 6 * c.hidden_size * e
-    return rows + rotary + text + entries
+    step = 4 * c.num_layers * 6 * c.hidden_size * e
+    return rows + rotary + text + max(2 * step, min(WHOLE_BYTES, work.num_forwards * step))
 
 
 def table_bytes(sizes: Sizes, work: Work) -> int:

@@ -49,7 +49,7 @@ def forward_rates(
         attention = normed + 3 * turn + i * e + max(turn + of_kernel, turn if fp8 else 0)
     # to_out runs while the input's norm is held by forward.
     out = normed + i * e + (i + 4 if fp8 else 0) + d * e
-    # project: float32 rows of the larger stream beside the block's output and the embedded rows.
+    # project: float32 rows of the media beside the block's output and the embedded rows.
     projected = stream + d * 4 + 4 * (c.video_row_dim + c.audio_in_channels)
     embedded = d * e + d * 4
     # gate_residual_norm writes the stream into the branch; the rest is by chunk.

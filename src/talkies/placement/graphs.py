@@ -74,15 +74,15 @@ class _Inputs:
         )
 
     def fill(self, x_SD: Tensor, view: RowView, modulation: StepModulation) -> None:
-        self.x_SD.copy_(x_SD)
-        self.modulation.params.copy_(modulation.params)
-        self.view.cos_SA.copy_(view.cos_SA)
-        self.view.sin_SA.copy_(view.sin_SA)
+        torch._foreach_copy_(self.tensors, [x_SD, modulation.params, view.cos_SA, view.sin_SA])  # one launch
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [self.x_SD, self.modulation.params, self.view.cos_SA, self.view.sin_SA]
 
     @property
     def num_bytes(self) -> int:
-        tensors = (self.x_SD, self.modulation.params, self.view.cos_SA, self.view.sin_SA)
-        return sum(tensor.nbytes for tensor in tensors)
+        return sum(tensor.nbytes for tensor in self.tensors)
 
 
 @dataclass(slots=True)

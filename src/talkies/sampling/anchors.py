@@ -31,8 +31,9 @@ class Anchors:
 
     def pin(self, video_rows: Tensor, audio_rows: Tensor) -> None:
         """Writes the condition rows back in place, whatever happened to them."""
-        video_rows[: self.video_rows.shape[0]].copy_(self.video_rows)
-        audio_rows[: self.audio_rows.shape[0]].copy_(self.audio_rows)
+        for rows, held in ((video_rows, self.video_rows), (audio_rows, self.audio_rows)):
+            if held.shape[0]:
+                rows[: held.shape[0]].copy_(held)
 
     def to(self, device: torch.device) -> Anchors:
         return Anchors(self.video_rows.to(device), self.audio_rows.to(device))

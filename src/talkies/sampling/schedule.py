@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,13 +13,25 @@ from torch import Tensor
 from talkies.errors import ConfigError, InvalidRequest
 
 
+class EulerFactors(NamedTuple):
+    """What an Euler step multiplies by: float32 values held as exact Python floats, made once a schedule.
+
+    As tensors each would be computed again at every step, a call of torch for each.
+    """
+
+    to_data: float  # 1 - t: from a row along its velocity to x0
+    keep: float  # of the row
+    take: float  # of x0
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One modality's part of a forward. All 0-d float32; ``t = 1 - sigma`` is what the DiT is fed."""
+    """One modality's part of a forward. Tensors are 0-d float32; ``t = 1 - sigma`` is what the DiT is fed."""
 
     sigma: Tensor
     sigma_next: Tensor
     t: Tensor
+    factors: EulerFactors
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +73,23 @@ class DualSchedule:
         """The two steps of forward ``index``, 0-based."""
         if not 0 <= index < self.num_forwards:
             raise IndexError(f"forward {index} of {self.num_forwards}")
-        v, a = self.video_sigmas, self.audio_sigmas
-        return DualStep(
-            Step(v[index], v[index + 1], self.t_video[index]), Step(a[index], a[index + 1], self.t_audio[index])
-        )
+        return self._steps[index]
+
+    @cached_property
+    def _steps(self) -> tuple[DualStep, ...]:
+        video, audio = _steps(self.video_sigmas, self.t_video), _steps(self.audio_sigmas, self.t_audio)
+        return tuple(map(DualStep, video, audio))
 
     def __iter__(self) -> Iterator[DualStep]:
         return (self.step(i) for i in range(self.num_forwards))
+
+
+def _steps(sigmas: Tensor, t: Tensor) -> Iterator[Step]:
+    # Sigma is recovered from the timestep that the DiT saw, since 1 - (1 - s) is inexact below 0.5; the ratio is taken
+    # from the grid (tests/parity/test_schedule.py).
+    keep = sigmas[1:] / sigmas[:-1]
+    factors = map(EulerFactors, (1 - t).tolist(), keep.tolist(), (1.0 - keep).tolist())
+    return map(Step, sigmas[:-1], sigmas[1:], t, factors)
 
 
 def shifted(base: Tensor, shift: float) -> Tensor:
