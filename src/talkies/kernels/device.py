@@ -19,6 +19,39 @@ def inverse_rms(square_sum, num_channels, eps):
 
 
 @triton.jit
+def split_lanes(num_channels, BLOCK: tl.constexpr, TAIL: tl.constexpr):
+    """The channels of a row in two parts, each with its mask; without a tail the first part stands for both."""
+    a = tl.arange(0, BLOCK)
+    in_a = a < num_channels
+    b = a
+    in_b = in_a
+    if TAIL > 0:
+        b = BLOCK + tl.arange(0, TAIL)
+        in_b = b < num_channels
+    return a, in_a, b, in_b
+
+
+@triton.jit
+def norm_split_row(
+    xa, xb, weight_ptr, shift_ptr, scale_ptr, out_ptr, out_scale_ptr, row, out_stride, a, in_a, b, in_b,
+    num_channels, eps, T: tl.constexpr, FP8: tl.constexpr, TAIL: tl.constexpr,
+):  # fmt: skip
+    """Norms and modulates one row of float32 values in two parts, and stores it; without a tail ``xb`` is ignored.
+
+    Whoever brings the row, the bits are the same: a block may norm its own input, or the block before it may.
+    """
+    square = tl.sum(xa * xa, axis=0)
+    if TAIL > 0:
+        square += tl.sum(xb * xb, axis=0)
+    factor = inverse_rms(square, num_channels, eps)
+    ya = modulate(xa, factor, weight_ptr, shift_ptr, scale_ptr, a, in_a, T)
+    yb = ya
+    if TAIL > 0:
+        yb = modulate(xb, factor, weight_ptr, shift_ptr, scale_ptr, b, in_b, T)
+    store_split_row(ya, yb, out_ptr, out_scale_ptr, row, out_stride, a, b, in_a, in_b, FP8, TAIL)
+
+
+@triton.jit
 def modulate(x, factor, weight_ptr, shift_ptr, scale_ptr, c, mask, T: tl.constexpr):
     """RMSNorm and modulation of some channels ``c`` of one row; each step rounds to ``T``. float32 in and out.
 

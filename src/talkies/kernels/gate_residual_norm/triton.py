@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from talkies.kernels.device import inverse_rms, modulate, store_split_row
+from talkies.kernels.device import norm_split_row, split_lanes
 from talkies.kernels.fp8 import Fp8Rows
 from talkies.kernels.launch import EXACT, check_tables, new_rows, rows_or_fp8, split_row, warps_of
 from talkies.kernels.runs import RowRuns
@@ -39,23 +39,15 @@ def gate_residual_norm_kernel(
     table = tl.load(entry_ptr + row).to(tl.int64) * table_stride
     x_ptr += row * x_stride
     branch_ptr += row * branch_stride
-    a = tl.arange(0, BLOCK)
-    in_a = a < num_channels
+    a, in_a, b, in_b = split_lanes(num_channels, BLOCK, TAIL)
     ta = gated_sum(x_ptr, branch_ptr, gate_ptr + table, a, in_a, T)
-    square = tl.sum(ta * ta, axis=0)
-    b = a
-    in_b = in_a
+    tb = ta
     if TAIL > 0:
-        b = BLOCK + tl.arange(0, TAIL)
-        in_b = b < num_channels
         tb = gated_sum(x_ptr, branch_ptr, gate_ptr + table, b, in_b, T)
-        square += tl.sum(tb * tb, axis=0)
-    factor = inverse_rms(square, num_channels, eps)
-    ya = modulate(ta, factor, weight_ptr, shift_ptr + table, scale_ptr + table, a, in_a, T)
-    yb = ya
-    if TAIL > 0:
-        yb = modulate(tb, factor, weight_ptr, shift_ptr + table, scale_ptr + table, b, in_b, T)
-    store_split_row(ya, yb, out_ptr, out_scale_ptr, row, out_stride, a, b, in_a, in_b, FP8, TAIL)
+    norm_split_row(
+        ta, tb, weight_ptr, shift_ptr + table, scale_ptr + table, out_ptr, out_scale_ptr, row, out_stride,
+        a, in_a, b, in_b, num_channels, eps, T, FP8, TAIL,
+    )  # fmt: skip
 
 
 @triton.jit

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from talkies.kernels.device import inverse_rms, modulate, store_split_row
+from talkies.kernels.device import norm_split_row, split_lanes
 from talkies.kernels.fp8 import Fp8Rows
 from talkies.kernels.launch import EXACT, check_tables, new_rows, rows_or_fp8, split_row, warps_of
 from talkies.kernels.runs import RowRuns
@@ -34,23 +34,15 @@ def rms_modulate_kernel(
     row = tl.program_id(0).to(tl.int64)
     T: tl.constexpr = x_ptr.dtype.element_ty
     table = tl.load(entry_ptr + row).to(tl.int64) * table_stride
-    a = tl.arange(0, BLOCK)
-    in_a = a < num_channels
+    a, in_a, b, in_b = split_lanes(num_channels, BLOCK, TAIL)
     xa = tl.load(x_ptr + row * x_stride + a, mask=in_a, other=0.0).to(tl.float32)
-    square = tl.sum(xa * xa, axis=0)
-    b = a
-    in_b = in_a
+    xb = xa
     if TAIL > 0:
-        b = BLOCK + tl.arange(0, TAIL)
-        in_b = b < num_channels
         xb = tl.load(x_ptr + row * x_stride + b, mask=in_b, other=0.0).to(tl.float32)
-        square += tl.sum(xb * xb, axis=0)
-    factor = inverse_rms(square, num_channels, eps)
-    ya = modulate(xa, factor, weight_ptr, shift_ptr + table, scale_ptr + table, a, in_a, T)
-    yb = ya
-    if TAIL > 0:
-        yb = modulate(xb, factor, weight_ptr, shift_ptr + table, scale_ptr + table, b, in_b, T)
-    store_split_row(ya, yb, out_ptr, out_scale_ptr, row, out_stride, a, b, in_a, in_b, FP8, TAIL)
+    norm_split_row(
+        xa, xb, weight_ptr, shift_ptr + table, scale_ptr + table, out_ptr, out_scale_ptr, row, out_stride,
+        a, in_a, b, in_b, num_channels, eps, T, FP8, TAIL,
+    )  # fmt: skip
 
 
 def rms_modulate(
