@@ -32,12 +32,12 @@ import statistics
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch
 
-from bench.dit_forward_small import EXACT, part_saturation, part_small, part_steps
+from bench.dit_forward_small import part_saturation, part_small, part_steps
 from bench.report import device_name, write_result
 from talkies.attention import registry
 from talkies.benchmarks import floor as fl
@@ -70,6 +70,7 @@ NEEDS_S = {
     "saturation": 40,
 }
 FP8 = QuantizeConfig(method="fp8")
+EXACT = ("fa3", "cudnn", "sdpa")
 FASTEST = ("fa3-fp8", *EXACT)
 
 
@@ -107,7 +108,8 @@ class Run:
             self.inputs_ = fw.make_inputs(self.source, [self.shape], self.device, self.dtype)
         return self.inputs_
 
-    def best(self, names: tuple[str, ...]) -> str:
+    def best(self, names: tuple[str, ...] = EXACT) -> str:
+        """The fastest backend of ``names`` that is here; of exact ones when left out."""
         return next(name for name in names if name in self.backends)
 
     def say(self, text: str) -> None:
@@ -143,7 +145,7 @@ def part_kernels(run: Run) -> None:
 
 
 def part_checks(run: Run) -> None:
-    narrow = DiTConfig(**{**_fields(run.config), "num_layers": 2})
+    narrow = replace(run.config, num_layers=2)
     two = [fw.CHECKS[0], fw.CHECKS[1]]
     for label, shapes in (*((f"{i}", [shape]) for i, shape in enumerate(fw.CHECKS)), ("documents", two)):
         source = RandomDiT(narrow, run.device, run.dtype)
@@ -169,7 +171,7 @@ def part_checks(run: Run) -> None:
                 apart = fw.relative(_outputs(dit, inputs), got)
                 run.check(f"chunked_{label}_{name}", apart <= limit, f"chunked differs by {apart:.2e}")
         with _reported(run, f"check_{label}_fp8"):
-            name = run.best(EXACT)
+            name = run.best()
             dit = fw.make_dit(source, run.device, run.dtype, attend=name, kernels=run.kernels, quantize=FP8)
             fp8 = _outputs(dit, inputs)
             cpu = [x.float().cpu() for x in exact]
@@ -184,10 +186,6 @@ def part_checks(run: Run) -> None:
                 error = fw.relative(theirs, exact)
                 run.check(f"parity_{label}_diffusers", error <= 1.2 * allowed + 1e-6, f"{error:.2e} to float32")
         free(run.device)
-
-
-def _fields(config: DiTConfig) -> dict[str, object]:
-    return {name: getattr(config, name) for name in config.__dataclass_fields__}
 
 
 @torch.inference_mode()
@@ -237,7 +235,7 @@ def _floor_runs(run: Run, label: str) -> list[tuple[str, Callable[[], object]]]:
     """
     seconds = run.kernel_seconds.get("attention alone", {})
     exact = [name for name in seconds if name.split("+")[0] in EXACT and f"{name}+strided" not in seconds]
-    name = min(exact, key=seconds.__getitem__) if exact else run.best(EXACT)
+    name = min(exact, key=seconds.__getitem__) if exact else run.best()
     if label != "bf16" and "fa3-fp8" in run.backends:
         name = "fa3-fp8+kernel"
     num_rows, ops = run.inputs().layout.num_rows, select.create(run.kernels)
@@ -253,7 +251,7 @@ def _floor_runs(run: Run, label: str) -> list[tuple[str, Callable[[], object]]]:
 
 def part_bf16(run: Run) -> None:
     with peak(run.device) as load:
-        name = run.best(EXACT)
+        name = run.best()
         dit = fw.make_dit(run.source, run.device, run.dtype, attend=name, kernels=run.kernels)
     run.metric("bf16_load_peak_gib", load.gib, "GiB")
     with torch.inference_mode():
@@ -304,7 +302,7 @@ MEMORY: dict[str, Callable[[DiTConfig], Chunking]] = {
 
 
 def part_fp8(run: Run) -> None:
-    fastest, exact = run.best(FASTEST), run.best(EXACT)
+    fastest, exact = run.best(FASTEST), run.best()
     with peak(run.device) as load:
         dit = fw.make_dit(run.source, run.device, run.dtype, attend=fastest, kernels=run.kernels, quantize=FP8)
     run.metric("fp8_load_peak_gib", load.gib, "GiB")
@@ -339,7 +337,7 @@ def part_fp8(run: Run) -> None:
 def _beside_floor(run: Run, label: str, step: fw.Step, first: fw.Measured, budget: float) -> float:
     """Forwards and floors in turn, the medians of both and their ratio. Returns the forward's seconds."""
     around = fl.projection_runs(run.config, run.inputs().layout, run.device)
-    floor = fl.FloorPass(_floor_runs(run, label), run.config.num_layers, around)
+    floor = fl.FloorPass(_floor_runs(run, label), run.config.num_layers, run.device, around)
     floors, forwards = in_turn(floor, step, run.device, repeats=2 if run.on_gpu else 1)
     run.say(f"  in turn: floors {_list(floors)} s, forwards {_list(forwards)} s, the first alone {first.seconds:.4f} s")
     for name, value in floor.of_a_block().items():
@@ -391,7 +389,7 @@ def diffusers_dit(source: RandomDiT, device: torch.device):
     from diffusers import MiniMaxH3Transformer3DModel
 
     with torch.device("meta"):
-        model = MiniMaxH3Transformer3DModel(**_fields(source.config))
+        model = MiniMaxH3Transformer3DModel(**asdict(source.config))
     for name, spec in source.specs.items():
         parts = keys.split(spec, source.tensor(name), Layout.PORT, source.config)
         assign(model, dict(zip(keys.file_keys(name, Layout.PORT), parts, strict=True)))
@@ -543,7 +541,7 @@ def main(argv: list[str] | None = None) -> int:
     dtype = torch.bfloat16
     config = fw.TINY if smoke else fw.RELEASED
     if arguments.layers:
-        config = DiTConfig(**{**_fields(config), "num_layers": arguments.layers})
+        config = replace(config, num_layers=arguments.layers)
     shape = fw.SMOKE if smoke else {"full": fw.FULL, "small": fw.SMALL}[arguments.shape]
     kernels = select.automatic(device) if arguments.kernels == "auto" else arguments.kernels
     backends, missing = backends_here(device, dtype, arguments.attention)

@@ -7,10 +7,10 @@ a document of its own: the point where the device is full, from all of them and 
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ from talkies.model.config import DiTConfig
 from talkies.model.dit import PackedDiT
 from talkies.model.modulation import JointRuns, build_table, join_modulations
 from talkies.model.packing import concat_layouts
+from talkies.model.weights import read_config
 from talkies.placement.graphs import Graphs, is_small
 from talkies.placement.modulation_feed import ModulationFeed, pinned
 from talkies.placement.recorder import CudaRecorder
@@ -48,15 +49,13 @@ TOLERANCE = 0.2
 
 def embedded_config() -> DiTConfig:
     folder = Path(talkies.__file__).parent / "assets" / "h3-tiny" / "transformer"
-    values = json.loads((folder / "config.json").read_text())
-    fields = DiTConfig.__dataclass_fields__
-    return DiTConfig(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k in fields})
+    return read_config(folder)
 
 
 def part_small(run: Run) -> None:
     """Four small requests in one forward against one by one, and what the host needs to launch a forward."""
     source = run.source
-    dit = fw.make_dit(source, run.device, run.dtype, attend=run.best(EXACT), kernels=run.kernels)
+    dit = fw.make_dit(source, run.device, run.dtype, attend=run.best(), kernels=run.kernels)
     shape = run.shape if run.shape is fw.SMOKE else fw.SMALL
     seconds = {}
     for count in (1, 2, 4):
@@ -74,9 +73,6 @@ def part_small(run: Run) -> None:
         step = fw.Step(dit, tiny)
     run.metric("tiny_forward_ms", fw.measured(step, run.device, repeats=3).seconds * 1e3, "ms")
     run.metric("tiny_host_ms", fw.host_seconds(step, run.device) * 1e3, "ms")
-
-
-EXACT = ("fa3", "cudnn", "sdpa")
 
 
 class Steps:
@@ -151,7 +147,7 @@ def part_steps(run: Run) -> None:
 
 
 def _dit(run: Run, source: RandomDiT, *, graphs: bool) -> tuple[PackedDiT, Graphs | None]:
-    dit = fw.make_dit(source, run.device, run.dtype, attend=run.best(EXACT), kernels=run.kernels)
+    dit = fw.make_dit(source, run.device, run.dtype, attend=run.best(), kernels=run.kernels)
     if not graphs:
         return dit, None
     made = Graphs(CudaRecorder(run.device))
@@ -203,8 +199,7 @@ def part_saturation(run: Run) -> None:
     if run.shape is fw.SMOKE:
         cases = [("tiny", fw.TINY, fw.SMOKE, fw.CHECKS[0], (1, 2, 3))]
     else:
-        values = {name: getattr(fw.RELEASED, name) for name in DiTConfig.__dataclass_fields__}
-        wide = DiTConfig(**values | {"num_layers": WIDE_BLOCKS})
+        wide = replace(fw.RELEASED, num_layers=WIDE_BLOCKS)
         counts = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)
         cases = [
             ("embedded", embedded_config(), CLIP, SHORTEST, counts),

@@ -22,7 +22,7 @@ import argparse
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -44,7 +44,7 @@ PARTS = ("rates", "bf16", "fp8", "ranks", "e2e")
 NEEDS_S = {"rates": 10, "bf16": 240, "fp8": 200, "ranks": 200, "e2e": 240}
 MIDDLE = fw.Shape(text=30, audio_latents=207, frames=37, height=36, width=60)
 SHORT = fw.Shape(text=30, audio_latents=207, frames=37, height=18, width=34)
-SMOKE_CONFIG = DiTConfig(**{f: getattr(fw.TINY, f) for f in fw.TINY.__dataclass_fields__} | {"num_layers": 6})
+SMOKE_CONFIG = replace(fw.TINY, num_layers=6)
 SMOKE_SHAPES = (
     fw.SMOKE,
     fw.Shape(text=5, audio_latents=7, frames=7, height=6, width=8),

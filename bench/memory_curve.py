@@ -48,6 +48,13 @@ class Step(fw.Step):
         return self.dit.project(out_SD, self.inputs.layout, self.inputs.modulation)
 
 
+class _Kept(PinnedFetch):
+    """Of buffers that the next arrangement needs, too."""
+
+    def close(self) -> None:
+        pass
+
+
 class Blocks:
     """The blocks of one DiT, all of them in host buffers, arranged again and again."""
 
@@ -65,8 +72,7 @@ class Blocks:
                 device = {n: p.to(self.device) for n, p in parameters_of(block).items()}
                 rebind(block, self.layouts[i], list(device.values()))
         if positions:
-            fetch = PinnedFetch([self.buffers[i] for i in positions])
-            fetch.close = lambda: None  # type: ignore[method-assign]
+            fetch = _Kept([self.buffers[i] for i in positions])
             weights = [weights_of(self.blocks[i]) for i in positions]
             self.streamed = Streamed(weights, fetch, self.device, config.slots)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,6 @@ from talkies.attention.base import Trimmed
 from talkies.benchmarks import forward as fw
 from talkies.benchmarks.random_dit import RandomDiT
 from talkies.kernels import select
-from talkies.model.config import DiTConfig
 from talkies.model.dit import PackedDiT
 from talkies.model.modulation import build_table
 from talkies.model.packing import concat_layouts
@@ -32,7 +32,7 @@ pytestmark = [
 CUDA = torch.device("cuda")
 BF16 = torch.bfloat16
 EMBEDDED = read_config(Path(talkies.__file__).parent / "assets" / "h3-tiny" / "transformer")
-WIDE = DiTConfig(**{name: getattr(fw.RELEASED, name) for name in fw.RELEASED.__dataclass_fields__} | {"num_layers": 2})
+WIDE = replace(fw.RELEASED, num_layers=2)
 CLIP = fw.Shape(text=13, audio_latents=93, frames=17, height=8, width=14)
 SHORT = fw.Shape(text=7, audio_latents=37, frames=7, height=8, width=14)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from talkies.attention import registry as attention
 from talkies.benchmarks.random_dit import QK_NORM
-from talkies.benchmarks.timing import timed
+from talkies.benchmarks.timing import by_name, timed
 from talkies.kernels import select
 from talkies.kernels.fp8 import Fp8Rows
 from talkies.kernels.fp8_linear import scaled_mm
@@ -81,32 +81,18 @@ def projection_runs(
 class FloorPass:
     """What no forward of ``num_blocks`` blocks can do without, one after the other; ``around`` once a pass."""
 
-    def __init__(
-        self,
-        runs: Runs,
-        num_blocks: int,
-        around: Runs = (),
-    ) -> None:
-        self.runs, self.num_blocks, self.around = runs, num_blocks, around
-        self._marks: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+    def __init__(self, runs: Runs, num_blocks: int, device: torch.device, around: Runs = ()) -> None:
+        self.runs, self.num_blocks, self.device, self.around = runs, num_blocks, device, around
+        self._marks: list[tuple[str, Callable[[], float]]] = []
 
     def __call__(self) -> None:
         for _, run in self.around:
             run()
-        for _ in range(self.num_blocks):
-            for name, run in self.runs:
-                if not torch.cuda.is_available():
-                    run()
-                    continue
-                start, stop = timed(run, torch.device("cuda"))
-                self._marks.append((name, start, stop))
+        self._marks += [(name, timed(run, self.device)) for _ in range(self.num_blocks) for name, run in self.runs]
 
     def of_a_block(self) -> dict[str, float]:
-        """Mean seconds of each run over all passes; empty on a CPU. Call it when the device is done."""
-        seconds: dict[str, list[float]] = {}
-        for name, start, stop in self._marks:
-            seconds.setdefault(name, []).append(start.elapsed_time(stop) / 1e3)
-        return {name: statistics.fmean(values) for name, values in seconds.items()}
+        """Mean seconds of each run over all passes. Call it when the device is done."""
+        return {name: statistics.fmean(seconds) for name, seconds in by_name(self._marks).items()}
 
 
 def _linear(x: Tensor, weight: Tensor) -> Callable[[], object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def forward(
     place, dtype, name = resolved.device, resolved.dtype, resolved.attention
     config, shape = _size(size, place)
     if layers is not None:
-        config = DiTConfig(**{f: getattr(config, f) for f in config.__dataclass_fields__} | {"num_layers": layers})
+        config = replace(config, num_layers=layers)
     source = RandomDiT(config, place, dtype)
     inputs = fw.make_inputs(source, [shape], place, dtype)
     num_rows, ops = inputs.layout.num_rows, select.create(resolved.kernels)
@@ -73,7 +74,7 @@ def forward(
             attend=attend.get(f"{name}+kernel", attend[name]),
         )
         each = chained(runs, place, repeats=3)
-        floors, forwards = in_turn(fl.FloorPass(runs, config.num_layers), step, place, repeats=repeats)
+        floors, forwards = in_turn(fl.FloorPass(runs, config.num_layers, place), step, place, repeats=repeats)
     forward_s, floor_s = statistics.median(forwards), statistics.median(floors)
     return {
         "device": _name(place),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -53,52 +53,43 @@ def in_turn(
     A card at its power limit clocks by its temperature and by what it did a second ago: two things are comparable
     only where both see the same card.
     """
-    seconds: tuple[list[float], list[float]] = ([], [])
-    marks = []
-    for _ in range(repeats):
-        for kept, run in zip(seconds, (first, second), strict=True):
-            marks.append((kept, *timed(run, device)))
+    both = [(timed(first, device), timed(second, device)) for _ in range(repeats)]
     synchronize(device)
-    for kept, start, stop in marks:
-        kept.append(start.elapsed_time(stop) / 1e3 if isinstance(start, torch.cuda.Event) else stop - start)
-    return seconds
+    return [one() for one, _ in both], [other() for _, other in both]
 
 
-def timed(run: Callable[[], object], device: torch.device) -> tuple:
-    """Runs it between two marks: device events on a GPU, seconds elsewhere."""
+def timed(run: Callable[[], object], device: torch.device) -> Callable[[], float]:
+    """Runs it. What it returns gives the seconds it took, once the device is done with it."""
     if device.type != "cuda":
         began = time.perf_counter()
         run()
-        return began, time.perf_counter()
+        seconds = time.perf_counter() - began
+        return lambda: seconds
     start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     run()
     stop.record()
-    return start, stop
+    return lambda: start.elapsed_time(stop) / 1e3
 
 
 def chained(
     runs: Sequence[tuple[str, Callable[[], object]]], device: torch.device, *, repeats: int, warmups: int = 2
 ) -> dict[str, float]:
     """Median seconds of each, run one after another in turn, so that all of them see a card that is busy and warm."""
-    if device.type != "cuda":
-        return {name: median_of(run, device, repeats=repeats) for name, run in runs}
     for _ in range(warmups):
         for _, run in runs:
             run()
-    seconds: dict[str, list[float]] = {name: [] for name, _ in runs}
-    marks = []
-    for _ in range(repeats):
-        for name, run in runs:
-            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            run()
-            stop.record()
-            marks.append((name, start, stop))
+    marks = [(name, timed(run, device)) for _ in range(repeats) for name, run in runs]
     synchronize(device)
-    for name, start, stop in marks:
-        seconds[name].append(start.elapsed_time(stop) / 1e3)
-    return {name: statistics.median(values) for name, values in seconds.items()}
+    return {name: statistics.median(seconds) for name, seconds in by_name(marks).items()}
+
+
+def by_name(marks: Iterable[tuple[str, Callable[[], float]]]) -> dict[str, list[float]]:
+    """Seconds of what :func:`timed` ran, under their names; the device must be done."""
+    found: dict[str, list[float]] = {}
+    for name, seconds in marks:
+        found.setdefault(name, []).append(seconds())
+    return found
 
 
 @dataclass
