@@ -33,6 +33,7 @@ from bench.report import RESULTS
 from talkies.attention import registry
 from talkies.benchmarks import forward as fw
 from talkies.benchmarks.timing import GIB, Clock, free
+from talkies.engine.config import indexed
 from talkies.kernels import select
 from talkies.model.config import DiTConfig
 from talkies.placement import measure
@@ -165,7 +166,7 @@ def main(argv: list[str] | None = None) -> int:
     if unknown:
         print(f"unknown parts {', '.join(sorted(unknown))}: use {', '.join(PARTS)}", file=sys.stderr)
         return 2
-    device = torch.device("cpu" if a.smoke else a.device)
+    device = indexed(torch.device("cpu" if a.smoke else a.device))
     smoke = a.smoke or device.type == "cpu"
     wanted = {int(n) for n in a.rows.split(",")}
     shapes = [s for s in (fw.FULL, MIDDLE, SHORT) if s.layout().num_rows in wanted]

@@ -25,7 +25,7 @@ from talkies.codecs.video import VideoVAE
 from talkies.codecs.video_config import RELEASE, VideoVAEConfig
 from talkies.codecs.vit_decoder import ViTDecoder
 from talkies.engine.place import place_dit
-from talkies.engine.planning import cap, indexed
+from talkies.engine.planning import cap
 from talkies.kernels import select
 from talkies.placement import planner
 from talkies.placement.components import Residences, Residency, move_buffers, stream_component
@@ -137,7 +137,7 @@ def run(run: Run) -> None:
     finally:
         residency.close()
         if device.type == "cuda":
-            torch.cuda.set_per_process_memory_fraction(1.0, indexed(device))
+            torch.cuda.set_per_process_memory_fraction(1.0, device)
 
 
 def _wishes(run: Run, sizes: Sizes) -> tuple[Wishes, Any]:

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from talkies import Engine
+from talkies.engine import build
 from talkies.engine.config import EngineConfig
 from talkies.engine.executor import Executor
 from talkies.engine.service import TERMINAL, Job
-from talkies.errors import ConfigError, WorkerDied
+from talkies.errors import CheckpointError, ConfigError, WorkerDied
 from talkies.request import Target, VideoRequest
 
 REQUEST = VideoRequest(
@@ -86,6 +87,24 @@ def test_the_end_of_a_rank_ends_the_request_with_its_reason_and_the_engine(alone
     finally:
         engine.close()
     assert all(process.poll() is not None for process in engine.components.ranks.processes)
+
+
+@pytest.mark.timeout(120)
+def test_a_start_that_fails_later_leaves_no_rank_behind(shared, monkeypatch):
+    """After the one above, which has closed the shared engine."""
+    shared.close()
+    started = []
+
+    def fails(*args, **kwargs):
+        started.extend(_followers_of(os.getpid()))
+        raise CheckpointError("the text encoder is broken")
+
+    monkeypatch.setattr(build, "place_text", fails)
+    for _ in range(2):  # the second one is not told that a group is open already
+        with pytest.raises(CheckpointError, match="text encoder is broken"):
+            Engine.open_config(EngineConfig(threads=1, tensor_parallel=2))
+    assert len(started) == 2
+    assert not any(_alive(pid) for pid in started)
 
 
 @pytest.mark.timeout(240)

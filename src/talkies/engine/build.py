@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -192,8 +193,18 @@ def load(
 ) -> Components:
     """Reads configs first, then weights; ``on_stage`` hears what comes next, ``on_line`` what goes into the log.
 
-    Raises ``ConfigError`` or ``CheckpointError``; nothing is half-built.
+    Raises ``ConfigError`` or ``CheckpointError``; nothing is half-built, and no process that was started stays.
     """
+    with ExitStack() as undo:
+        components = _load(config, on_stage, on_line, undo)
+        undo.pop_all()
+    return components
+
+
+def _load(
+    config: EngineConfig, on_stage: Callable[[str], object], on_line: Callable[[str], object], undo: ExitStack
+) -> Components:
+    """``undo`` is told how to end what must not outlive a failure."""
     resolved = resolve(config)
     # The thread count decides how sums are split, and so the last bits: it is part of what a seed reproduces.
     torch.set_num_threads(resolved.threads)
@@ -219,31 +230,26 @@ def load(
     ranks = None
     if resolved.tensor_parallel > 1:
         on_stage("ranks")
-        ranks = Ranks(config, placement, resolved.device)
+        ranks = undo.enter_context(closing(Ranks(config, placement, resolved.device)))
         loading.line(f"tensor parallel: {resolved.tensor_parallel} ranks, {resolved.threads} CPU threads each")
-    try:
-        dits = build_dits(
-            parts,
-            resolved,
-            placement,
-            residency,
-            ops=ops,
-            attend=attend,
-            loading=loading,
-            peers=None if ranks is None else ranks.peers,
-            on_stage=on_stage,
-        )
-        if ranks is not None:
-            ranks.loaded()
-    except BaseException:
-        if ranks is not None:
-            ranks.close()
-        raise
-    for partition, dit in dits.by_partition.items():
-        if graphs is not None:
-            graphs.wrap(dit)
-        if ranks is not None:
+    dits = build_dits(
+        parts,
+        resolved,
+        placement,
+        residency,
+        ops=ops,
+        attend=attend,
+        loading=loading,
+        peers=None if ranks is None else ranks.peers,
+        on_stage=on_stage,
+    )
+    if ranks is not None:
+        ranks.wait_loaded()
+        for partition, dit in dits.by_partition.items():
             ranks.leader.lead(partition, dit)
+    if graphs is not None:
+        for dit in dits.by_partition.values():
+            graphs.wrap(dit)
     on_stage("text encoder")
     with loading.part("text encoder") as part:
         encoder = place_text(

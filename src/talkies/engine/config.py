@@ -220,7 +220,15 @@ def _device(name: str) -> torch.device:
                 hint="use --device cpu, or install a CUDA build of torch",
                 param="device",
             )
-    return device
+    return indexed(device)
+
+
+def indexed(device: torch.device) -> torch.device:
+    """``cuda`` as ``cuda:N``, as tensors name where they are: some calls of torch take no other name, and what is kept
+    by device would be kept twice."""
+    if device.type != "cuda" or device.index is not None:
+        return device
+    return torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_initialized() else 0)
 
 
 def embedded_folder() -> Path:

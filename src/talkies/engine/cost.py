@@ -40,14 +40,23 @@ def size_of(request: VideoRequest, limits: Limits) -> Size:
     Raises ``InvalidRequest`` where the checkpoint cannot make it.
     """
     geometry = plan(request, limits, auto_aspect=FALLBACK_ASPECT)
-    points = len(request.sigmas) if request.sigmas is not None else request.num_sigmas or limits.default_num_sigmas
-    text_rows = round(len(request.prompt) / CHARS_PER_TOKEN) + 1
     condition_rows = sum(extent.rows(limits) for extent in extents_of(request, geometry, limits))
     return Size(
-        rows=text_rows + condition_rows + geometry.video_rows + geometry.audio_rows,
-        num_forwards=(points - 1) * request.num_outputs,
+        rows=text_tokens(request.prompt) + condition_rows + geometry.video_rows + geometry.audio_rows,
+        num_forwards=num_forwards(request, limits) * request.num_outputs,
         pixels=pixels_of(geometry) * request.num_outputs,
     )
+
+
+def text_tokens(prompt: str) -> int:
+    """About how many rows a prompt becomes."""
+    return round(len(prompt) / CHARS_PER_TOKEN) + 1
+
+
+def num_forwards(request: VideoRequest, limits: Limits) -> int:
+    """Of one output."""
+    points = len(request.sigmas) if request.sigmas is not None else request.num_sigmas or limits.default_num_sigmas
+    return points - 1
 
 
 def pixels_of(geometry: Geometry) -> int:

@@ -45,12 +45,12 @@ def main(connection: Connection) -> int:
         ops = kernels.create(resolved.kernels)
         attend = attention.create(resolved.attention, ops)
         cap(resolved.device, config.vram_budget)
-        residency, loading = Residency(), LoadReport(resolved.device)
-        parts, _ = describe(config)
+        residency, parts = Residency(), describe(config)[0]
+        loading = LoadReport(resolved.device)
         dits = build_dits(
             parts, resolved, told.placement, residency, ops=ops, attend=attend, loading=loading, peers=peers
         )
-        connection.send(Loaded(loading.num_bytes))
+        connection.send(Loaded())
         follow(dits.by_partition, peers, resolved.device, lambda: _order(connection), residency.enter)
     except WorkerDied:
         return 1  # another rank's failure, which has been told

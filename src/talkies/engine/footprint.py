@@ -11,6 +11,7 @@ from talkies.codecs.video import TOKENS_PER_BATCH_CPU, TOKENS_PER_BATCH_GPU
 from talkies.engine.build import MAX_TABLES, MEMO_BYTES, Components
 from talkies.engine.memory import SLACK, MemoryModel, Need, Visits
 from talkies.engine.messages import WorkerOptions
+from talkies.engine.planning import AUTO_SHARE
 from talkies.engine.process import rss_bytes
 from talkies.errors import ConfigError
 from talkies.model.config import DiTConfig
@@ -21,7 +22,6 @@ from talkies.placement.ram import free_ram_bytes
 from talkies.request import Target, VideoRequest
 
 LOOK_EVERY_S = 5.0
-AUTO_SHARE = 0.9  # of the free memory: a budget that nobody gave leaves something for others
 # Tensors of a full-rate layer that live together, counted in torch's record of allocations.
 AUDIO_DECODE_TENSORS, AUDIO_ENCODE_TENSORS = 14, 8
 SAMPLE_BYTES = 80  # of a stereo sample, however few channels there are

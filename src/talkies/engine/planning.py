@@ -22,7 +22,7 @@ from talkies.codecs.text import NUM_LAYERS
 from talkies.codecs.video import TOKENS_PER_BATCH_CPU, TOKENS_PER_BATCH_GPU
 from talkies.codecs.video_config import VideoVAEConfig
 from talkies.engine.config import EngineConfig, ResolvedConfig
-from talkies.engine.cost import CHARS_PER_TOKEN, FALLBACK_ASPECT
+from talkies.engine.cost import FALLBACK_ASPECT, num_forwards, text_tokens
 from talkies.errors import ConfigError
 from talkies.geometry import Geometry, Limits
 from talkies.model.chunking import Chunking
@@ -41,7 +41,7 @@ from talkies.request import VideoRequest, plan
 
 log = logging.getLogger(__name__)
 TYPICAL_PROMPT = "x" * 1000
-AUTO_SHARE = 0.9  # of what is free, where no budget is given
+AUTO_SHARE = 0.9  # of what is free: a budget that nobody gave leaves something for others
 # Whoever sets one of them has chosen the settings; the second is the newer name.
 ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
@@ -106,9 +106,8 @@ def sizes_of(parts: Parts, *, on_gpu: bool, dtype: torch.dtype, tensor_parallel:
 
 def work_of(request: VideoRequest, geometry: Geometry, limits: Limits) -> Work:
     """References are counted as the rows of a frame each; text as its characters say."""
-    tokens = round(len(request.prompt) / CHARS_PER_TOKEN) + 1
+    tokens = text_tokens(request.prompt)
     video = geometry.video_rows + len(request.conditions) * geometry.rows_per_frame
-    points = len(request.sigmas) if request.sigmas is not None else request.num_sigmas or limits.default_num_sigmas
     return Work(
         rows=tokens + video + geometry.audio_rows,
         video_rows=video,
@@ -119,7 +118,7 @@ def work_of(request: VideoRequest, geometry: Geometry, limits: Limits) -> Work:
         height=geometry.height,
         num_frames=geometry.num_frames,
         num_samples=geometry.num_samples,
-        num_forwards=points - 1,
+        num_forwards=num_forwards(request, limits),
     )
 
 
@@ -136,18 +135,7 @@ class Placement:
     residences: Residences
     chunking: Chunking
     plan: Plan | None = None
-    sizes: Sizes | None = None
     wishes: Wishes = field(default_factory=Wishes)
-
-    def peak_bytes(self, work: Work) -> int | None:
-        """The device peak of another request under this placement; ``None`` where nothing was planned.
-
-        A request may enter if ``planner.needed`` of it is within the budget.
-        """
-        if self.sizes is None:
-            return None
-        priced = planner.price(self.sizes, work, hardware.H200, self.wishes, self.residences, self.chunking)
-        return priced.peak_bytes  # rates decide seconds alone
 
 
 def decide(config: EngineConfig, resolved: ResolvedConfig, parts: Parts, limits: Limits) -> Placement:
@@ -182,32 +170,25 @@ def decide(config: EngineConfig, resolved: ResolvedConfig, parts: Parts, limits:
     )
     found = planner.make_plan(sizes, typical_work(limits), machine, wishes)
     raise_memlock(found.host_bytes)
-    return Placement(residences=found.residences, chunking=found.chunking, plan=found, sizes=sizes, wishes=wishes)
+    return Placement(residences=found.residences, chunking=found.chunking, plan=found, wishes=wishes)
 
 
 def _fixed(config: EngineConfig) -> Residences | None:
     """What the flags say; ``None`` when the planner may choose."""
     if config.offload == "auto":
-        return None if config.resident_blocks is None else _layered(config)
+        return None if config.resident_blocks is None else _away(config)
     if config.offload == "none":
         return Residences()
-    if config.offload == "module":
-        parts = config.offload_components
-        return Residences(
-            # Streamed, it is away like the others and needs less when it works.
-            dit=LayerwiseConfig() if "dit" in parts else None,
-            text="evicted" if "text" in parts else "resident",
-            video="evicted" if "video" in parts else "resident",
-            audio="evicted" if "audio" in parts else "resident",
-        )
-    return _layered(config)
+    return _away(config)
 
 
-def _layered(config: EngineConfig) -> Residences:
+def _away(config: EngineConfig) -> Residences:
+    """The named components leave the device when they do not work. The DiT streams in either mode: streamed, it is away
+    like the others and needs less when it works."""
     parts = config.offload_components
     return Residences(
         dit=LayerwiseConfig(resident=config.resident_blocks or 0) if "dit" in parts else None,
-        text="streamed" if "text" in parts else "resident",
+        text="resident" if "text" not in parts else "evicted" if config.offload == "module" else "streamed",
         video="evicted" if "video" in parts else "resident",
         audio="evicted" if "audio" in parts else "resident",
     )
@@ -269,7 +250,7 @@ def cap(device: torch.device, budget: int | None) -> None:
         total = torch.cuda.get_device_properties(device).total_memory
         if not any(name in os.environ for name in ALLOCATOR_VARIABLES):
             _set_allocator("expandable_segments:True")
-        torch.cuda.set_per_process_memory_fraction(min(1.0, budget / total), indexed(device))
+        torch.cuda.set_per_process_memory_fraction(min(1.0, budget / total), device)
 
 
 def _set_allocator(settings: str) -> None:
@@ -288,8 +269,3 @@ def _set_allocator(settings: str) -> None:
 def cache_folder() -> Path:
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "talkies"
-
-
-def indexed(device: torch.device) -> torch.device:
-    """``cuda`` as ``cuda:N``: some calls of torch take no other."""
-    return torch.device("cuda", torch.cuda.current_device()) if device.index is None else device

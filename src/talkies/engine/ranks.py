@@ -56,7 +56,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    num_bytes: int
+    pass
 
 
 class Ranks:
@@ -92,9 +92,10 @@ class Ranks:
         """Of the other ranks."""
         return [follower.process for follower in self._followers]
 
-    def loaded(self) -> int:
-        """Waits until every follower has its weights; returns the bytes that they read. Raises what one raises."""
-        return sum(follower.expect(Loaded, LOAD_TIMEOUT_S).num_bytes for follower in self._followers)
+    def wait_loaded(self) -> None:
+        """Until every follower has its weights. Raises what one of them raises."""
+        for follower in self._followers:
+            follower.expect(Loaded, LOAD_TIMEOUT_S)
 
     def close(self) -> None:
         """Ends the others. The engine cannot run any more."""

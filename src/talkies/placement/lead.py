@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 import torch.distributed as dist
@@ -25,6 +26,7 @@ from talkies.model.dit import PackedDiT
 from talkies.model.modulation import StepModulation
 from talkies.placement.peers import Peers
 
+KEPT = 64  # documents, and runs of modulation entries, of requests that take turns
 Bounds = tuple[tuple[int, ...], int, tuple[tuple[int, int], ...]]
 
 
@@ -120,10 +122,13 @@ def follow(
     ``enter`` is told which weights are needed (``dit.<partition>``, or its ``.refiner``). Raises what a block raises,
     and ``WorkerDied`` where another rank failed.
     """
-    known = _Known()
+    # What is made of them on the device is made once a request, so those that came before are kept.
+    documents_of = lru_cache(KEPT)(lambda bounds: Documents(*bounds))
+    runs_of = lru_cache(KEPT)(lambda runs: RowRuns(*runs))
     while (order := receive()) is not None:
         with torch.inference_mode():
-            dit, documents = dits[order.partition], known.documents(order.documents)
+            dit = dits[order.partition]
+            documents = None if order.documents is None else documents_of(order.documents)
 
             def taken(kind: tuple[torch.Size, torch.dtype]) -> Tensor:
                 tensor = torch.empty(kind[0], dtype=kind[1], device=device)
@@ -137,35 +142,9 @@ def follow(
             enter(f"dit.{order.partition}")
             x_SD, params = taken(order.rows), taken(order.params)
             view = RowView(taken(order.table), taken(order.table), documents)
-            runs = known.runs(order.runs)
+            runs = runs_of(order.runs)
             modulation = StepModulation(params, runs, params.new_empty(0), runs)
             dit.run_blocks(x_SD, view, modulation, order.start, order.stop)
-
-
-class _Known:
-    """Documents and runs that came before: what was made of them on the device is made once a request."""
-
-    LIMIT = 64
-
-    def __init__(self) -> None:
-        self._documents: dict[Bounds, Documents] = {}
-        self._runs: dict[tuple[tuple[int, ...], tuple[int, ...]], RowRuns] = {}
-
-    def documents(self, bounds: Bounds | None) -> Documents | None:
-        if bounds is None:
-            return None
-        if bounds not in self._documents:
-            if len(self._documents) >= self.LIMIT:
-                self._documents.clear()
-            self._documents[bounds] = Documents(*bounds)
-        return self._documents[bounds]
-
-    def runs(self, runs: tuple[tuple[int, ...], tuple[int, ...]]) -> RowRuns:
-        if runs not in self._runs:
-            if len(self._runs) >= self.LIMIT:
-                self._runs.clear()
-            self._runs[runs] = RowRuns(*runs)
-        return self._runs[runs]
 
 
 def _share(tensor: Tensor, peers: Peers) -> None:

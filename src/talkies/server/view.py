@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from talkies.engine.cost import num_forwards
 from talkies.geometry import Geometry, Limits
 from talkies.request import VideoRequest
 from talkies.server.live import Live, percent
@@ -93,7 +94,6 @@ class ErrorEnvelope(BaseModel):
 
 def planned_facts(request: VideoRequest, geometry: Geometry, limits: Limits) -> dict[str, Any]:
     """What the clip will be, known before the queue. The engine's facts replace these when they come."""
-    num_sigmas = request.num_sigmas or (len(request.sigmas) if request.sigmas else limits.default_num_sigmas)
     return {
         "size": geometry.size,
         "frames": geometry.num_frames,
@@ -101,7 +101,7 @@ def planned_facts(request: VideoRequest, geometry: Geometry, limits: Limits) -> 
         "fps": geometry.fps,
         "task": str(request.resolved_task),
         "seed": request.seed,
-        "num_forwards": num_sigmas - 1,
+        "num_forwards": num_forwards(request, limits),
     }
 
 
