@@ -18,10 +18,8 @@ forwards() {
   echo "forwards finished"
 }
 memory() {
-  timeout 90 $PYTHON -m pytest -o addopts= -q -m gpu tests/kernels tests/attention tests/placement tests/codecs tests/engine
-  $PYTHON -m bench.memory --parts rates,fp8 --attention fa3-fp8 --limit-s 200 --out "$OUT"
-  $PYTHON -m bench.memory --parts bf16 --limit-s 240 --out "$OUT"
-  $PYTHON -m bench.memory --parts rates,e2e --limit-s 200 --out "$OUT"
+  timeout 90 $PYTHON -m pytest -o addopts= -q -m gpu tests/kernels tests/attention tests/codecs tests/engine tests/sampling
+  FP8_ATTENTION=fa3-fp8 LIMIT_S=240 sh bench/memory.sh "$OUT" "2 1 3"
   echo "memory finished"
 }
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Everything about memory that needs a GPU:  sh bench/memory.sh [OUT] [STEP]
 #   1  tests of streaming, rates, the curve of resident blocks in bf16     one GPU
-#   2  the same curve in fp8                                               one GPU
+#   2  the same curve in fp8 (FP8_ATTENTION=fa3-fp8: attention, too)       one GPU
 #   3  text encoder, DiT, video decoder under --vram-budget 12GiB          one GPU, 120 GiB of RAM
 #   4  shards and one host copy for two ranks, at most LIMIT_S (200)       two GPUs, 40 GiB of /dev/shm
 # RANK_PARTS=tp_fp8,tp_bf16,dlo_bf16,dlo_fp8 takes some of step 4.
@@ -23,7 +23,7 @@ for step in $steps; do
   case $step in
     1) timeout 90 $PYTHON -m pytest -q -m gpu tests/placement || status=1
        $PYTHON -m bench.memory --parts rates,bf16 --limit-s "$LIMIT_S" --out "$OUT" || status=1 ;;
-    2) $PYTHON -m bench.memory --parts rates,fp8 --limit-s "$LIMIT_S" --out "$OUT" || status=1 ;;
+    2) $PYTHON -m bench.memory --parts rates,fp8 --attention "${FP8_ATTENTION:-auto}" --limit-s "$LIMIT_S" --out "$OUT" || status=1 ;;
     3) timeout "$LIMIT_S" $PYTHON -m bench.memory --parts rates,e2e --limit-s "$LIMIT_S" --out "$OUT" || status=1 ;;
     4) mount -o remount,size=48G /dev/shm 2>/dev/null
        df -h /dev/shm | tail -1
