@@ -49,6 +49,7 @@ def plan(
     from talkies.engine import planning
     from talkies.engine.build import locate
     from talkies.engine.config import EngineConfig
+    from talkies.engine.cost import FALLBACK_ASPECT
     from talkies.geometry import Limits
     from talkies.model.config import DiTConfig
     from talkies.placement.footprint import Sizes
@@ -73,7 +74,7 @@ def plan(
         target=Target(width=width, height=height, aspect=aspect, seconds=seconds, num_frames=frames),
         conditions=tuple(Condition(kind="image", uri="keyframe.png", role=role) for role in roles),  # type: ignore[arg-type]
     )
-    work = planning.work_of(request, geometry_plan(request, limits, auto_aspect=16 / 9), limits)
+    work = planning.work_of(request, geometry_plan(request, limits, auto_aspect=FALLBACK_ASPECT), limits)
     machine = planning.described(gpu, vram, ram) if gpu is not None else _here(vram, ram, fp8_attention)
     quantize = QuantizeConfig(method=quantization)  # type: ignore[arg-type]
     text_quantize = EngineConfig(text_quantization=text_quantization).text_quantize  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from talkies.errors import ConfigError
+from talkies.server.peer_flags import valued
 
 TENSOR_PARALLEL = ("--tensor-parallel-size", "--tp-size", "-tp")
 NUM_GPUS = "--num-gpus"
@@ -18,14 +19,8 @@ def take_tensor_parallel(arguments: Sequence[str], stated: int | None) -> tuple[
     ``ConfigError`` where two flags disagree, and for a gathered offload of shards.
     """
     asked = {} if stated is None else {"--tensor-parallel-size": stated}
-    rest: list[str] = []
-    words = iter(arguments)
-    for word in words:
-        name, equals, value = word.partition("=")
-        if name not in (*TENSOR_PARALLEL, NUM_GPUS):
-            rest.append(word)
-            continue
-        value = value if equals else next(words, "")
+    found, rest = valued(arguments, (*TENSOR_PARALLEL, NUM_GPUS))
+    for name, value in found:
         if not value.isdecimal() or int(value) < 1:
             raise ConfigError(f"{name} {value} is no number of devices", hint="1 or more", param=name)
         asked[name] = int(value)

@@ -138,14 +138,8 @@ def take_offload(arguments: Sequence[str], offload: str) -> tuple[str | None, li
 def take_pin_budget(arguments: Sequence[str], ram_budget: int | None) -> tuple[int | None, list[str]]:
     """(bytes of host memory for weights, the other arguments): a peer's budget of pinned memory, in gigabytes, is
     ``--ram-budget``. Raises ``ConfigError`` for a value that is none, or where the two disagree."""
-    rest: list[str] = []
-    words = iter(arguments)
-    for word in words:
-        name, equals, value = word.partition("=")
-        if name != PIN_BUDGET:
-            rest.append(word)
-            continue
-        value = value if equals else next(words, "")
+    found, rest = valued(arguments, (PIN_BUDGET,))
+    for _, value in found:
         try:
             num_bytes = int(float(value) * 1e9)
         except (ValueError, OverflowError):
@@ -156,6 +150,20 @@ def take_pin_budget(arguments: Sequence[str], ram_budget: int | None) -> tuple[i
             raise ConfigError(f"{PIN_BUDGET} {value} and --ram-budget differ", hint="give one", param=PIN_BUDGET)
         ram_budget = num_bytes
     return ram_budget, rest
+
+
+def valued(arguments: Sequence[str], names: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
+    """(flags of ``names`` with their values, the other arguments), in order; ``--flag value`` or ``--flag=value``."""
+    found: list[tuple[str, str]] = []
+    rest: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name in names:
+            found.append((name, value if equals else next(words, "")))
+        else:
+            rest.append(word)
+    return found, rest
 
 
 def take_eager(arguments: Sequence[str]) -> tuple[bool, list[str]]:
