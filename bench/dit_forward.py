@@ -61,8 +61,8 @@ NEEDS_S = {
     "kernels": 10,
     "checks": 30,
     "floor": 15,
-    "bf16": 75,
-    "fp8": 55,
+    "bf16": 95,
+    "fp8": 70,
     "diffusers": 65,
     "compiled": 100,
     "small": 20,
@@ -338,7 +338,7 @@ def _beside_floor(run: Run, label: str, step: fw.Step, first: fw.Measured, budge
     """Forwards and floors in turn, the medians of both and their ratio. Returns the forward's seconds."""
     around = fl.projection_runs(run.config, run.inputs().layout, run.device)
     floor = fl.FloorPass(_floor_runs(run, label), run.config.num_layers, run.device, around)
-    floors, forwards = in_turn(floor, step, run.device, repeats=2 if run.on_gpu else 1)
+    floors, forwards = in_turn(floor, step, run.device, repeats=3 if run.on_gpu else 1)
     run.say(f"  in turn: floors {_list(floors)} s, forwards {_list(forwards)} s, the first alone {first.seconds:.4f} s")
     for name, value in floor.of_a_block().items():
         run.metric(f"floor_{label}_{name}_ms", value * 1e3, "ms")
