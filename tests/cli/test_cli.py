@@ -99,6 +99,7 @@ def test_inspect_json(clip):
         ([PROMPT, "--task", "t3va"], "task"),
         ([PROMPT, "--device", "cuda:99"], "device"),
         ([PROMPT, "--attention", "magic"], "attention"),
+        ([PROMPT, "-tp", "5"], "tensor_parallel=5"),
         ([PROMPT, "--first-frame", "absent.png"], "absent.png"),
         ([PROMPT, "--first-frame", "text.png"], "text.png"),
         ([PROMPT, "--from", "text.png"], "text.png"),

@@ -44,7 +44,7 @@ def test_gpus_that_share_the_dit_have_half_of_it_each():
     assert two["shard_degrees"] == {"ulysses": 1, "ring": 1, "tensor": 2}
     halves = [next(c for c in found["components"] if c["name"] == "dit")["device_bytes"] for found in (one, two)]
     assert 0.5 <= halves[1] / halves[0] < 0.53
-    assert "1, 2, 4, 7, 8" in _run("--gpu", "h200", "--num-gpus", "3").output
+    assert "1, 2, 4, 7, 8" in _run("--gpu", "h200", "-tp", "3").output
 
 
 def test_the_table_says_that_it_is_a_prediction():

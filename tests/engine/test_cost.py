@@ -74,6 +74,17 @@ def test_a_floor_of_launches_ends_where_rows_begin_to_cost():
         assert saturation_rows([forward(one * n) for n in range(1, 33)]) == pytest.approx(300 / 1.05, rel=0.05)
 
 
+def test_a_slower_way_of_running_large_forwards_is_a_limit_and_no_slope():
+    """Milliseconds of an H200 for 1, 2 .. 48 clips of 675 rows, replayed; 64 and 96 were too large for a graph."""
+    ms = {1: 0.564, 2: 0.576, 4: 0.615, 8: 0.810, 16: 1.205, 24: 1.615, 32: 1.981, 48: 2.756}
+    replayed = [(675 * clips, value) for clips, value in ms.items()]
+    for slower in ([(64, 5.176)], [(64, 5.176), (96, 9.0)]):
+        assert saturation_rows(replayed + [(675 * clips, value) for clips, value in slower]) == 675 * 48
+    # By themselves they say where the fixed 0.43 ms would be 5 %: at 0.0485 ms a clip, 177 clips.
+    assert saturation_rows(replayed) == pytest.approx(177 * 675, rel=0.2)
+    assert saturation_rows(replayed[:4]) == pytest.approx(177 * 675, rel=0.2)
+
+
 def test_rows_that_cost_nothing_are_not_refused():
     assert saturation_rows([(100, 0.3), (200, 0.3)]) == 200
     assert saturation_rows([(100, 0.3)]) == 100

@@ -65,6 +65,7 @@ def generate(
         1,
         "--tensor-parallel-size",
         "--num-gpus",
+        "-tp",
         envvar="TALKIES_TENSOR_PARALLEL_SIZE",
         min=1,
         help="Devices (or, with --device cpu, processes) that share the DiT's blocks.",

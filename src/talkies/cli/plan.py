@@ -36,7 +36,12 @@ def plan(
     fp8_attention: bool = typer.Option(False, "--fp8-attention", help="Attention in e4m3, too."),
     resident_blocks: int | None = typer.Option(None, min=0, help="DiT blocks that stay; the fastest choice if absent."),
     tensor_parallel_size: int = typer.Option(
-        1, "--tensor-parallel-size", "--num-gpus", min=1, help="GPUs that share the DiT; all else is on the first one."
+        1,
+        "--tensor-parallel-size",
+        "--num-gpus",
+        "-tp",
+        min=1,
+        help="GPUs that share the DiT; all else is on the first one.",
     ),
     vram_budget: str | None = typer.Option(None, help="Such as 12GiB, of each GPU; all that is free if absent."),
     ram_budget: str | None = typer.Option(None, help="Such as 64GiB; all that is free if absent."),

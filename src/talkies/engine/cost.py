@@ -121,11 +121,18 @@ def saturation_rows(samples: Sequence[tuple[int, float]]) -> int:
     A small forward takes what its longest chain of kernels takes, however few its rows; only from some size on does
     each further row cost its share. That share is the slope at the large end; the point sought lies where a row costs
     ``1 + OVERHEAD_SHARE`` times as much. Between samples seconds are a straight line.
+
+    Where larger forwards are run in another, slower way (too large for a CUDA graph, say), the device counts as full at
+    the last one before.
     """
     best: dict[int, float] = {}
     for rows, seconds in samples:
         best[rows] = min(seconds, best.get(rows, seconds))
     points = sorted(best.items())
+    rate = max(rows / seconds for rows, seconds in points) / (1 + OVERHEAD_SHARE)
+    last = max(i for i, (rows, seconds) in enumerate(points) if rows / seconds >= rate)
+    if last + 1 < len(points):
+        return min(points[last][0], saturation_rows(points[: last + 1]))
     rows, seconds = points[-1]
     half = max((p for p in points if p[0] <= rows / 2), default=points[0])
     slope = (seconds - half[1]) / (rows - half[0]) if rows > half[0] else seconds / rows

@@ -22,13 +22,28 @@ SHM = Path("/dev/shm")
 _HOST_REGISTER_PORTABLE = 1
 
 
+class _Mapping(mmap.mmap):
+    """Unlocked before it is unmapped, also when whoever had it never closed it: CUDA would take what the system maps at
+    this address next for memory that it knows (error 712)."""
+
+    locked_at = 0  # its address while it is locked
+
+    def unlock(self) -> None:
+        if self.locked_at:
+            _unregister(self.locked_at)
+            self.locked_at = 0
+
+    def __del__(self) -> None:
+        with suppress(Exception):  # of a process that ends
+            self.unlock()
+
+
 class HostBuffer:
     """``flat`` is uint8 [num_bytes]. ``close`` gives it back; no view of it may be used after."""
 
-    def __init__(self, mapping: mmap.mmap, num_bytes: int, *, pin: bool) -> None:
-        self._mapping: mmap.mmap | None = mapping
+    def __init__(self, mapping: _Mapping, num_bytes: int, *, pin: bool) -> None:
+        self._mapping: _Mapping | None = mapping
         self.flat: Tensor = torch.frombuffer(mapping, dtype=torch.uint8, count=num_bytes)
-        self.pinned = False
         if pin:
             self.pin()
 
@@ -36,7 +51,7 @@ class HostBuffer:
     def private(cls, num_bytes: int, *, pin: bool) -> HostBuffer:
         """Memory of this process. Raises ``OutOfMemory``, or ``ConfigError`` where locking is forbidden."""
         try:
-            mapping = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            mapping = _Mapping(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except OSError as error:
             raise OutOfMemory(f"the host has no {gib(num_bytes)} for weights: {error}", hint="free RAM") from None
         with suppress(OSError, AttributeError, ValueError):
@@ -52,7 +67,7 @@ class HostBuffer:
         try:
             if create:
                 os.posix_fallocate(fd, 0, num_bytes)
-            mapping = mmap.mmap(fd, num_bytes)
+            mapping = _Mapping(fd, num_bytes)
         except OSError as error:
             if create:
                 path.unlink(missing_ok=True)
@@ -63,13 +78,17 @@ class HostBuffer:
 
     def pin(self) -> None:
         """Locks the pages for the GPU. Raises ``ConfigError`` where that is forbidden."""
+        assert self._mapping is not None, "closed"
         _register(self.flat)
-        self.pinned = True
+        self._mapping.locked_at = self.flat.data_ptr()
+
+    @property
+    def pinned(self) -> bool:
+        return self._mapping is not None and self._mapping.locked_at != 0
 
     def close(self) -> None:
-        if self.pinned:
-            torch.cuda.cudart().cudaHostUnregister(self.flat.data_ptr())
-            self.pinned = False
+        if self._mapping is not None:
+            self._mapping.unlock()
         self.flat = torch.empty(0, dtype=torch.uint8)
         self._mapping = None  # unmapped when the last view is gone
 
@@ -84,6 +103,10 @@ def _register(flat: Tensor) -> None:
             hint="ulimit -l unlimited, or docker run --ulimit memlock=-1, or fewer streamed blocks",
             param="memlock",
         )
+
+
+def _unregister(address: int) -> None:
+    torch.cuda.cudart().cudaHostUnregister(address)
 
 
 def gib(num_bytes: float) -> str:
