@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 from talkies.engine.extent import extents_of
 from talkies.errors import InvalidRequest
@@ -18,6 +17,9 @@ from talkies.request import VideoRequest, plan
 CHARS_PER_TOKEN = 3.5  # English prose in a Qwen vocabulary; the prompt is a small share of the rows
 FALLBACK_ASPECT = 16 / 9  # of a keyframe that nobody has opened yet
 OVERHEAD_SHARE = 0.05  # of a step: below it, a second request in the same forward gains nothing
+ABOVE_FLOOR = 1.3  # times the fastest forward: one that takes longer has left the floor of launches
+MEASURED_S = 0.04  # of forwards of one size: those of a millisecond are timed over and over, and the fastest counts
+SLOWER_SHARE = 0.15  # more seconds a row than a smaller forward's are another way of running, and no noise
 LEARNING_RATE = 0.2  # of one finished job
 
 
@@ -109,18 +111,13 @@ class CostModel:
         return replace(self, ratio=(1 - LEARNING_RATE) * self.ratio + LEARNING_RATE * seen)
 
 
-def gains_nothing(few: tuple[int, float], many: tuple[int, float]) -> bool:
-    """Whether a row costs as much, within ``OVERHEAD_SHARE``, in the larger of two forwards, (rows, seconds)."""
-    return many[1] / many[0] * (1 + OVERHEAD_SHARE) >= few[1] / few[0]
-
-
 def saturation_rows(samples: Sequence[tuple[int, float]]) -> int:
     """From (rows, seconds) of forwards of 1, 2, 4 .. equal requests: the rows from which on the fixed share is below
-    ``OVERHEAD_SHARE``.
+    ``OVERHEAD_SHARE``. More than any sample has where all of them are smaller.
 
     A small forward takes what its longest chain of kernels takes, however few its rows; only from some size on does
-    each further row cost its share. That share is the slope at the large end; the point sought lies where a row costs
-    ``1 + OVERHEAD_SHARE`` times as much. Between samples seconds are a straight line.
+    each further row cost its share. Beyond that floor seconds are fitted by a line over all samples, by their relative
+    errors: the point sought moves a fifth when one time is wrong by a hundredth, so no pair of samples may decide it.
 
     Where larger forwards are run in another, slower way (too large for a CUDA graph, say), the device counts as full at
     the last one before.
@@ -129,23 +126,28 @@ def saturation_rows(samples: Sequence[tuple[int, float]]) -> int:
     for rows, seconds in samples:
         best[rows] = min(seconds, best.get(rows, seconds))
     points = sorted(best.items())
-    rate = max(rows / seconds for rows, seconds in points) / (1 + OVERHEAD_SHARE)
+    rate = max(rows / seconds for rows, seconds in points) / (1 + SLOWER_SHARE)
     last = max(i for i, (rows, seconds) in enumerate(points) if rows / seconds >= rate)
     if last + 1 < len(points):
         return min(points[last][0], saturation_rows(points[: last + 1]))
-    rows, seconds = points[-1]
-    half = max((p for p in points if p[0] <= rows / 2), default=points[0])
-    slope = (seconds - half[1]) / (rows - half[0]) if rows > half[0] else seconds / rows
+    floor = min(seconds for _, seconds in points)
+    above = [point for point in points if point[1] >= ABOVE_FLOOR * floor]
+    fixed, slope = _line(above if len(above) > 1 else points[-2:])
     if slope <= 0:
-        return rows  # another request still costs nothing: as many as were tried
-    price = slope * (1 + OVERHEAD_SHARE)
-    if points[0][1] <= price * points[0][0]:
-        return points[0][0]
-    for (few, before), (many, after) in pairwise(points):
-        if after <= price * many:
-            own = (after - before) / (many - few)
-            return round((before - own * few) / (price - own))
-    return round((seconds - slope * rows) / (price - slope))
+        return points[-1][0]  # another request still costs nothing: as many as were tried
+    return max(points[0][0], round(max(fixed / OVERHEAD_SHARE, floor / (1 + OVERHEAD_SHARE)) / slope))
+
+
+def _line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
+    """``seconds = fixed + slope * rows`` with the least sum of squared relative errors."""
+    if len(points) == 1:
+        return 0.0, 0.0
+    # Of u = fixed / seconds + slope * rows / seconds, which should be 1.
+    pairs = [(1 / seconds, rows / seconds) for rows, seconds in points]
+    aa, bb = sum(a * a for a, _ in pairs), sum(b * b for _, b in pairs)
+    ab, a1, b1 = sum(a * b for a, b in pairs), sum(a for a, _ in pairs), sum(b for _, b in pairs)
+    det = aa * bb - ab * ab
+    return (a1 * bb - b1 * ab) / det, (b1 * aa - a1 * ab) / det
 
 
 def predict(model: CostModel | None, request: VideoRequest, limits: Limits) -> float | None:
