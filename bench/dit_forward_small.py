@@ -34,7 +34,7 @@ from talkies.sampling.euler import euler_steps
 from talkies.sampling.schedule import build_dual
 
 if TYPE_CHECKING:
-    from bench.dit_forward import Run
+    from bench.dit_forward_run import Run
 
 NUM_SIGMAS = 20  # the embedded checkpoint's
 # Its default clip (56 frames of 112x64, 675 rows) and its shortest one (22 frames).

@@ -41,7 +41,7 @@ def test_a_part_that_fails_is_named_and_the_rest_goes_on(tmp_path, monkeypatch, 
     def broken(run):
         raise RuntimeError("no such kernel")
 
-    monkeypatch.setattr(dit_forward, "part_bf16", broken)
+    monkeypatch.setitem(dit_forward.PARTS, "bf16", broken)
     dit_forward.main(["--device", "cpu", "--out", str(tmp_path), "--parts", "bf16,fp8"])
     assert "bf16 failed: RuntimeError: no such kernel" in _results(tmp_path)["shape"]["notes"]
     assert "fp8_s" in _results(tmp_path)["metrics"]
