@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import pairwise
 
@@ -114,6 +115,28 @@ def test_a_budget_that_is_too_small_names_what_would_do():
     make_plan(SIZES, FULL, H200.with_budgets(smallest * 2**20, None))
     with pytest.raises(ConfigError):
         make_plan(SIZES, FULL, H200.with_budgets(round(smallest * 2**20 * 0.98), None))
+
+
+def test_little_ram_is_not_taken_for_little_vram():
+    """What streams waits in host memory: both ways out are named, and both work."""
+    poor = H200.with_budgets(4 * GIB, 64 * GIB)
+    with pytest.raises(ConfigError, match=r"with 64\.00 GiB of host memory, 4\.00 GiB are given") as caught:
+        make_plan(SIZES, FULL, poor)
+    vram, less, ram = (int(n) * 2**20 for n in re.findall(r"(\d+)MiB", caught.value.hint))
+    assert less < vram
+    make_plan(SIZES, FULL, H200.with_budgets(vram, 64 * GIB))
+    make_plan(SIZES, FULL, H200.with_budgets(less, ram))
+    with pytest.raises(ConfigError, match="host memory") as caught:
+        make_plan(SIZES, FULL, H200.with_budgets(less, ram - 2**30))
+    assert caught.value.param == "ram_budget"
+
+
+def test_budgets_of_a_described_machine():
+    machine = hardware.parse("24GiB,25GB/s,330TFLOPs")
+    assert machine.with_budgets(8 * GIB, 96 * GIB).vram_bytes == 8 * GIB
+    assert machine.with_budgets(8 * GIB, 96 * GIB).ram_bytes == 96 * GIB  # nobody said how much it has
+    with pytest.raises(ConfigError, match=r"vram_budget=32\.00 GiB, but 24GiB,25GB/s,330TFLOPs has 24\.00 GiB"):
+        machine.with_budgets(32 * GIB, None)
 
 
 def test_the_nearest_size_fits_and_the_next_one_does_not():

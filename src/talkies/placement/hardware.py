@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from talkies.errors import ConfigError
+from talkies.placement.host import gib
 
 GIB = 2**30
 
@@ -36,11 +37,20 @@ class Hardware:
     source: str = "described"  # preset, described or measured
 
     def with_budgets(self, vram_bytes: int | None, ram_bytes: int | None) -> Hardware:
-        """The same machine, of which less may be used."""
+        """The same machine, of which so much may be used; its RAM is what the budget says, since a GPU has none.
+
+        Raises ``ConfigError`` for a budget over the GPU's memory.
+        """
+        if vram_bytes is not None and vram_bytes > self.vram_bytes:
+            raise ConfigError(
+                f"vram_budget={gib(vram_bytes)}, but {self.name} has {gib(self.vram_bytes)}",
+                hint="use a smaller budget, or describe a larger GPU",
+                param="vram_budget",
+            )
         return replace(
             self,
-            vram_bytes=self.vram_bytes if vram_bytes is None else min(self.vram_bytes, vram_bytes),
-            ram_bytes=self.ram_bytes if ram_bytes is None else min(self.ram_bytes, ram_bytes),
+            vram_bytes=self.vram_bytes if vram_bytes is None else vram_bytes,
+            ram_bytes=self.ram_bytes if ram_bytes is None else ram_bytes,
         )
 
 

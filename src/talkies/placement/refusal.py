@@ -44,16 +44,22 @@ def refusal(sizes: Sizes, work: Work, hardware: Hardware, wishes: Wishes) -> Con
         return ConfigError(
             f"{size} within {gib(hardware.vram_bytes)} of device memory needs {gib(host)} of host memory, "
             f"{gib(hardware.ram_bytes)} are given",
-            hint=f"use --ram-budget {-(-host // 2**20)}MiB or more, --quantization fp8, --text-quantization fp8, "
+            hint=f"use --ram-budget {_mib(host)} or more, --quantization fp8, --text-quantization fp8, "
             "or a larger --vram-budget",
             param="ram_budget",
         )
-    vram = needed(smallest(sizes, work, hardware, wishes).peak_bytes)
-    return ConfigError(
-        f"{size} needs a vram budget of at least {gib(vram)}, {gib(hardware.vram_bytes)} are given",
-        hint=f"use --vram-budget {-(-vram // 2**20)}MiB or more; {fits}",
-        param="vram_budget",
-    )
+    best = smallest(sizes, work, hardware, wishes)
+    least = smallest(sizes, work, replace(hardware, ram_bytes=2**60), wishes)
+    vram, less = needed(best.peak_bytes), needed(least.peak_bytes)
+    what, hint = f"{size} needs a vram budget of at least {gib(vram)}", f"use --vram-budget {_mib(vram)} or more"
+    if less < vram:  # what streams waits in host memory
+        what += f" with {gib(hardware.ram_bytes)} of host memory"
+        hint += f", or --vram-budget {_mib(less)} with --ram-budget {_mib(host_needed(least))}"
+    return ConfigError(f"{what}, {gib(hardware.vram_bytes)} are given", hint=f"{hint}; {fits}", param="vram_budget")
+
+
+def _mib(num_bytes: int) -> str:
+    return f"{-(-num_bytes // 2**20)}MiB"
 
 
 def shorter(work: Work, num_frames: int, scale: float) -> Work:
