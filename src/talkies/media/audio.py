@@ -14,7 +14,7 @@ import av
 import numpy as np
 from av.container import InputContainer
 
-from talkies.errors import MediaError
+from talkies.errors import MediaError, NumericsError
 from talkies.media.container import open_media
 
 SAMPLE_RATE_HZ = 32_000
@@ -27,6 +27,7 @@ JITTER_S = 0.02
 MAX_CODEC_PADDING = 4096
 # What a header may claim; a silent gap at 4 GHz would fill the memory.
 MIN_RATE_HZ, MAX_RATE_HZ = 1_000, 384_000
+PEAK_TOLERANCE = 1e-3  # rounding of a clamp done in 16 bits
 
 _LEFT = {"FL": 1.0, "FC": math.sqrt(0.5), "BL": math.sqrt(0.5), "SL": math.sqrt(0.5), "FLC": 1.0, "BC": 0.5}
 _RIGHT = {"FR": 1.0, "FC": math.sqrt(0.5), "BR": math.sqrt(0.5), "SR": math.sqrt(0.5), "FRC": 1.0, "BC": 0.5}
@@ -166,6 +167,16 @@ def to_stereo(frame: av.AudioFrame) -> np.ndarray:
         weights = np.ones((2, len(names)), np.float32)  # an unnamed layout: everything to both sides
     weights /= max(1.0, float(weights.sum(axis=1).max()))
     return weights @ samples
+
+
+def check_wave(wave: np.ndarray) -> None:
+    """Raises ``NumericsError`` for a sample that is NaN, infinite or outside [-1, 1]."""
+    bad = int(np.count_nonzero(~np.isfinite(wave)))
+    if bad:
+        raise NumericsError(f"the wave holds {bad} samples that are not finite", param="audio")
+    peak = float(np.max(np.abs(wave), initial=0.0))
+    if peak > 1 + PEAK_TOLERANCE:
+        raise NumericsError(f"the wave peaks at {peak:.4g}, outside [-1, 1]", param="audio")
 
 
 def frame_time(frame: av.AudioFrame | av.VideoFrame) -> Fraction | None:
