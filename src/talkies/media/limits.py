@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from talkies.errors import MediaError, TooLarge
+from talkies.media.files import readable_file
 from talkies.media.image import probe_image
 from talkies.media.probe import MediaInfo, probe
 
@@ -146,10 +147,7 @@ def check_audio(
 
 
 def _check_bytes(source: str | os.PathLike[str] | bytes, most: int, name: str) -> None:
-    try:
-        size = len(source) if isinstance(source, bytes) else os.stat(source).st_size
-    except OSError:
-        raise MediaError(f"{name} does not exist", param=name) from None
+    size = len(source) if isinstance(source, bytes) else readable_file(source, name).stat().st_size
     if size > most:
         raise TooLarge(f"{name} exceeds the {most / MIB:g} MiB size limit ({size / MIB:.1f} MiB)", param=name)
 
