@@ -37,6 +37,7 @@ def test_a_reference_image_outside_the_limits_names_value_and_limit(data, messag
     with pytest.raises((MediaError, TooLarge), match=message) as caught:
         check_image(data, RELEASED, name="reference image 2")
     assert "reference image 2" in caught.value.message
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize("size", [(256, 256), (640, 256), (256, 640), (5760, 2304)])
@@ -63,8 +64,9 @@ def test_a_reference_image_at_the_limit_passes(size):
     ids=["short", "long", "slow", "fast", "small", "container", "codec", "soundtrack", "sound"],
 )
 def test_a_reference_video_outside_the_limits_names_value_and_limit(make, message):
-    with pytest.raises(MediaError, match=message):
+    with pytest.raises(MediaError, match=message) as caught:
         check_video(make(), RELEASED, name="reference video 1")
+    assert caught.value.hint
 
 
 def test_rounding_of_containers_is_forgiven():

@@ -49,10 +49,14 @@ def read_audio(
     """
     with open_media(source, name) as (container, label):
         if not container.streams.audio:
-            raise MediaError(f"{label} has no audio stream", param=label)
+            raise MediaError(f"{label} has no audio stream", hint="use a file with sound", param=label)
         wave, rate = decode_native(container, label, max_seconds=max_seconds, start_time_s=start_time_s)
     if not wave.shape[1]:
-        raise MediaError(f"{label}: start_time_seconds={start_time_s:g} is outside the source duration", param=label)
+        raise MediaError(
+            f"{label}: start_time_seconds={start_time_s:g} is outside the source duration",
+            hint="start earlier",
+            param=label,
+        )
     return resample(wave, rate, sample_rate_hz)
 
 
@@ -81,12 +85,16 @@ def decode_native(
             rate, channels = frame.sample_rate, len(frame.layout.channels)
             if not MIN_RATE_HZ <= rate <= MAX_RATE_HZ:
                 raise MediaError(
-                    f"{label} has a sample rate of {rate} Hz; {MIN_RATE_HZ} to {MAX_RATE_HZ} can be read", param=label
+                    f"{label} has a sample rate of {rate} Hz; {MIN_RATE_HZ} to {MAX_RATE_HZ} can be read",
+                    hint="convert it, to 48000 Hz for example",
+                    param=label,
                 )
             begin = (frame_time(frame) or Fraction(0)) if origin_s is None else origin_s
             limit = math.floor(Fraction(max_seconds).limit_denominator(1_000_000) * rate)
         if frame.sample_rate != rate or len(frame.layout.channels) != channels:
-            raise MediaError(f"{label} changes its sample rate or channels on the way", param=label)
+            raise MediaError(
+                f"{label} changes its sample rate or channels on the way", hint="export the file again", param=label
+            )
         block = to_stereo(frame)
         time = frame_time(frame)
         place = filled if time is None else round((time - begin - Fraction(start_time_s)) * rate)
@@ -105,10 +113,10 @@ def decode_native(
         if filled >= limit:
             break
     if not rate:
-        raise MediaError(f"{label} holds no readable sound", param=label)
+        raise MediaError(f"{label} holds no readable sound", hint="export the file again", param=label)
     wave = np.concatenate(blocks, axis=1) if blocks else np.zeros((2, 0), np.float32)
     if not np.isfinite(wave).all():
-        raise MediaError(f"{label} holds samples that are not finite", param=label)
+        raise MediaError(f"{label} holds samples that are not finite", hint="export the file again", param=label)
     return _cut_padding(wave, rate, stream, container, begin + Fraction(start_time_s)), rate
 
 

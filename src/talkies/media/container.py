@@ -36,12 +36,12 @@ def open_media(source: str | os.PathLike[str] | bytes, name: str | None = None) 
     name = name or ("media" if isinstance(source, bytes) else name_of(source))
     if isinstance(source, bytes):
         if not source:
-            raise MediaError(f"{name} is empty", param=name)
+            raise MediaError(f"{name} is empty", hint="export or copy the file again", param=name)
         target: str | io.BytesIO = io.BytesIO(source)
     else:
         path = readable_file(source, name)
         if path.stat().st_size == 0:
-            raise MediaError(f"{name} is empty", param=name)
+            raise MediaError(f"{name} is empty", hint="export or copy the file again", param=name)
         target = f"file:{path.absolute()}"  # the prefix keeps a name such as "concat:a|b" a name
     options = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
     try:

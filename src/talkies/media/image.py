@@ -67,11 +67,11 @@ def _open(source: str | os.PathLike[str] | bytes, name: str) -> Image.Image:
     except UnidentifiedImageError:
         kind = _guess(source)
         got = f"got {kind}" if kind else "its content is none of these"
-        raise MediaError(f"{name} must be {FORMAT_WORDS}; {got}", param=name) from None
+        raise MediaError(f"{name} must be {FORMAT_WORDS}; {got}", hint="convert it", param=name) from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as exc:
         raise TooLarge(f"{name} is too large: {_line(exc)}", hint="scale the picture down", param=name) from None
     except Exception as exc:  # a damaged header; the types vary by format
-        raise MediaError(f"cannot read {name}: {_line(exc)}", param=name) from exc
+        raise MediaError(f"cannot read {name}: {_line(exc)}", hint="save the picture again", param=name) from exc
 
 
 def _upright(image: Image.Image) -> Image.Image:
