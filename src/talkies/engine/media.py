@@ -144,7 +144,9 @@ def load_reference(
         "frames": num_used,
         "sound": clip.audio is not None,
     }
-    return VisualInput(kind="video", frames=frames, wave=clip.audio, used=used), list(clip.notes)
+    return VisualInput(kind="video", frames=frames, wave=clip.audio, used=used), [
+        f"{name}: {note}" for note in clip.notes
+    ]
 
 
 def _size(picture: np.ndarray) -> str:
