@@ -8,12 +8,14 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from talkies.cli import app
 from talkies.cli.common import cleans_up, reports_errors
+from talkies.media.encode import write_mp4
 from talkies.media.inspect import inspect
 
 PROMPT = "a red ball bounces"
@@ -309,3 +311,34 @@ def test_version_is_quick(tmp_path):
     done = talkies("--version", cwd=tmp_path, env=os.environ | {"PYTHONDONTWRITEBYTECODE": ""})
     assert done.stdout.startswith("talkies ")
     assert time.monotonic() - start < 60  # hangs only; speed is bench's affair
+
+
+@pytest.mark.parametrize(
+    ("comment", "shown"),
+    [
+        ({"talkies": "1", "request": {"prompt": "[/] a [red]ball\x1b[2J\n[/red]", "seed": 3}}, "[/] a [red]ball [2J"),
+        ({"request": {"prompt": 7}}, "7"),
+        ({"request": "text"}, "flags"),
+        ({"request": 5}, "flags"),
+    ],
+)
+def test_a_clip_of_anybody_can_be_looked_at(tmp_path, monkeypatch, comment, shown):
+    """Brackets are rich's markup, escapes are the terminal's, and metadata can be anything."""
+    monkeypatch.chdir(tmp_path)
+    write_mp4("a[b].mp4", np.zeros((3, 64, 64, 3), np.uint8), None, metadata=comment)
+    done = CliRunner().invoke(app, ["inspect", "a[b].mp4"])
+    assert done.exit_code == 0, done.output
+    assert "a[b].mp4" in done.stdout
+    assert shown in done.stdout
+    assert "\x1b[2J" not in done.stdout
+    if not isinstance(comment["request"], dict):
+        done = CliRunner().invoke(app, ["generate", "--from", "a[b].mp4"])
+        assert (done.exit_code, "holds no request of talkies" in done.stderr) == (2, True)
+
+
+def test_a_name_in_brackets_is_shown_whole(tiny_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = ["--model", str(tiny_folder), "--frames", "22", "--steps", "2"]
+    done = CliRunner().invoke(app, ["generate", "[/] a ball", "-o", "a[b].mp4", *options])
+    assert done.exit_code == 0, done.output
+    assert "a[b].mp4" in done.stderr

@@ -94,6 +94,11 @@ def parse_bytes(name: str, text: str | None) -> int | None:
     return value
 
 
+def plain(text: object) -> str:
+    """One line for a terminal: a prompt, a name or a file's metadata may hold newlines and escape sequences."""
+    return "".join(ch if ch.isprintable() else " " for ch in str(text))
+
+
 def print_json(data: Any) -> None:
     """One object on one line: the last line of stdout is what scripts parse."""
     print(json.dumps(data, ensure_ascii=False, allow_nan=False), flush=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from talkies.cli.common import cleans_up, configure_logs, parse_bytes, print_json, reports_errors
+from talkies.cli.common import cleans_up, configure_logs, parse_bytes, plain, print_json, reports_errors
 from talkies.errors import InvalidRequest
 from talkies.media.files import local_path
 from talkies.media.kinds import kind_of_uri
@@ -175,10 +175,11 @@ def _run(config: Any, request: VideoRequest, paths: list[Path], *, quiet: bool) 
             engine.close()
     if not quiet:
         for warning in dict.fromkeys(w for r in results for w in r["warnings"]):
-            console.print(f"[yellow]note:[/] {escape(warning)}")
+            console.print(f"[yellow]note:[/] {escape(plain(warning))}")
         for r in results:
             total = sum(r["stages_s"].values())
-            console.print(f"[bold]{r['path']}[/]  {r['frames']} frames, {r['seconds']:.2f} s, made in {total:.1f} s")
+            name = escape(plain(r["path"]))
+            console.print(f"[bold]{name}[/]  {r['frames']} frames, {r['seconds']:.2f} s, made in {total:.1f} s")
     return results
 
 
@@ -259,7 +260,7 @@ def _repeated(path: Path) -> VideoRequest:
     from talkies.media.probe import probe
 
     stored = probe(os.fspath(path)).request
-    if "request" not in stored:
+    if not isinstance(stored.get("request"), dict):
         raise InvalidRequest(
             f"{path} holds no request of talkies", hint="only clips written by talkies can be repeated", param="--from"
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from talkies.cli.common import print_json, reports_errors
+from talkies.cli.common import plain, print_json, reports_errors
 from talkies.errors import ConfigError, InvalidRequest, TalkiesError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def list_jobs(
         if json:
             print_json(job)
         else:
-            print(f"{job['id']}  {_describe(job)}  {job['prompt'][:60]}")
+            print(f"{job['id']}  {_describe(job)}  {plain(job['prompt'][:60])}")
 
 
 @app.command("watch")
