@@ -1,5 +1,8 @@
 """``talkies jobs`` against what is no server, and a watcher who has seen enough."""
 
+import http.server
+import threading
+
 import pytest
 from typer.testing import CliRunner
 
@@ -29,3 +32,41 @@ def test_ctrl_c_says_that_the_job_goes_on(monkeypatch):
     assert done.exit_code == 130
     assert "cancelled" not in done.stderr
     assert "the job goes on" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def stranger():
+    """Something else on the port: the first letter of the path says what it answers."""
+    answers = {"l": b"[]", "o": b"{}", "h": b"<html>", "n": b"null", "d": b'{"detail": "Not Found"}'}
+    answers["e"] = b'{"error": "no"}'
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            body = answers[self.path[1]]
+            self.send_response(404 if self.path[1] in "de" else 200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("answer", "lohnde")
+def test_another_server_on_the_port_is_named_as_one(stranger, answer):
+    done = CliRunner().invoke(app, ["jobs", "list", "--url", stranger + answer])
+    assert done.exit_code == 1, done.output
+    assert "not a talkies server (see --url)" in done.stderr
+
+
+def test_a_key_that_no_header_can_carry_is_refused():
+    done = CliRunner().invoke(app, ["jobs", "list", "--api-key", "schlüssel"])
+    assert done.exit_code == 2, done.output
+    assert "api_key" in done.stderr
+    assert "schlüssel" not in done.stderr

@@ -38,6 +38,8 @@ def list_jobs(
     query = {"limit": str(limit), **({"after": after} if after else {})}
     with _client(url, api_key) as client:
         page = _json(client.get("/v1/videos", params=query))
+    if not isinstance(page.get("data"), list):
+        raise _stranger("an answer without jobs")
     for job in page["data"]:
         if json:
             print_json(job)
@@ -99,6 +101,8 @@ def _client(url: str, api_key: str | None) -> Iterator[httpx.Client]:
     """Network faults become one line that names the server."""
     import httpx  # here, since every other command starts sooner without it
 
+    if api_key and not (api_key.isascii() and api_key.isprintable()):
+        raise ConfigError("--api-key holds characters that no header can carry", hint="use ASCII", param="api_key")
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     try:
         # An event stream says something every ten seconds, so a minute of silence is a dead server.
@@ -114,12 +118,18 @@ def _json(answer: httpx.Response) -> dict[str, Any]:
     try:
         data = answer.json()
     except ValueError:
-        raise TalkiesError(f"HTTP {answer.status_code}: not a talkies server") from None
-    if answer.status_code != 200:
-        error = data.get("error") or {}
-        kind = InvalidRequest if answer.status_code < 500 else TalkiesError
-        raise kind(str(error.get("message", f"HTTP {answer.status_code}")), param=error.get("param"))
-    return data
+        data = None
+    if answer.status_code == 200 and isinstance(data, dict):
+        return data
+    error = data.get("error") if isinstance(data, dict) else None
+    if not isinstance(error, dict) or "message" not in error:
+        raise _stranger(f"HTTP {answer.status_code}")
+    kind = InvalidRequest if answer.status_code < 500 else TalkiesError
+    raise kind(str(error["message"]), param=error.get("param"))
+
+
+def _stranger(answer: str) -> TalkiesError:
+    return TalkiesError(f"{answer}: not a talkies server", hint="see --url")
 
 
 def _events(answer: httpx.Response) -> Iterator[tuple[str, dict[str, Any]]]:
