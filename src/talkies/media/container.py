@@ -22,6 +22,8 @@ from talkies.media.files import name_of, readable_file
 
 # No playlists (hls, dash, concat), no image sequences, no devices: those name other files.
 FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,flv,asf,wav,w64,mp3,flac,ogg,aac,aiff,caf"
+UNKNOWN_CODEC = "has picture or sound of a codec that cannot be read"
+CONVERT = "convert it to MP4 with H.264 and AAC"
 MAX_DECODE_PIXELS = 5760 * 5760
 # Containers that state a length; the others' is an estimate from the bit rate.
 _EXACT_LENGTH = ("mov", "matroska", "avi", "flv")
@@ -56,6 +58,8 @@ def open_media(source: str | os.PathLike[str] | bytes, name: str | None = None) 
         ) from exc
     try:
         yield container, name
+    except av.error.DecoderNotFoundError as exc:
+        raise MediaError(f"{name} {UNKNOWN_CODEC}", hint=CONVERT, param=name) from exc
     except (av.FFmpegError, UnicodeDecodeError) as exc:
         raise MediaError(f"{name} is damaged: {reason_of(exc)}", hint="export the file again", param=name) from exc
     finally:

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from talkies.errors import MediaError, TooLarge
+from talkies.media.container import CONVERT, UNKNOWN_CODEC
 from talkies.media.files import readable_file
 from talkies.media.image import probe_image
-from talkies.media.probe import MediaInfo, probe
+from talkies.media.probe import UNKNOWN, MediaInfo, probe
 
 MIB = 1 << 20
-CONVERT = "convert it to MP4 with H.264 and AAC"
 _NAMES = {"h264": "H.264", "hevc": "H.265", "aac": "AAC", "mp3": "MP3", "mp3float": "MP3"}
 
 
@@ -111,7 +111,11 @@ def check_video(
     info = probe(source, name=name)
     video = info.video
     if video is None:
-        raise MediaError(f"{name} has no video stream", hint="give it as a sound, or use a video", param=name)
+        raise MediaError(
+            f"{name} has no video stream", hint="give it as a sound (.m4a, say), or use a video", param=name
+        )
+    if UNKNOWN in (video.codec, info.audio.codec if info.audio else None):
+        raise MediaError(f"{name} {UNKNOWN_CODEC}", hint=CONVERT, param=name)
     _check_container(info, limits.video_containers, name)
     if limits.video_codecs and video.codec not in limits.video_codecs:
         raise MediaError(
@@ -146,6 +150,8 @@ def check_audio(
     info = probe(source, name=name)
     if info.audio is None:
         raise MediaError(f"{name} has no audio stream", hint="use a file with sound", param=name)
+    if info.audio.codec == UNKNOWN:
+        raise MediaError(f"{name} {UNKNOWN_CODEC}", hint=CONVERT, param=name)
     if limits.audio_containers and not set(info.format.split(",")) & set(limits.audio_containers):
         words = " or ".join(c.upper() for c in limits.audio_containers)
         raise MediaError(f"{name} must be {words}, got {info.format.split(',')[0]}", hint="convert it", param=name)
