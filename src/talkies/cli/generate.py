@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @reports_errors
 def generate(
-    prompt: str | None = typer.Argument(None, help="What happens in the clip, in words."),
+    prompt: str | None = typer.Argument(None, help="What happens in the clip, in words, in quotes."),
     output: Path = typer.Option(
         Path("clip.mp4"), "-o", "--output", help="The MP4 to write; one that is there is replaced."
     ),
