@@ -2,6 +2,7 @@
 
 import dataclasses
 import pickle
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -50,12 +51,42 @@ SOUND = Condition(kind="audio", uri="a.wav")
         ({"conditions": (SOUND,)}, "conditions"),
         ({"conditions": (IMAGE,) * 10}, "conditions"),
         ({"conditions": (IMAGE, SOUND, SOUND, SOUND, SOUND)}, "conditions"),
+        ({"conditions": IMAGE}, "conditions"),
+        ({"conditions": None}, "conditions"),
+        ({"conditions": "a.png"}, "conditions"),
+        ({"conditions": ["a.png"]}, "conditions"),
+        ({"conditions": [{"kind": "image", "uri": "a.png"}]}, "conditions"),
+        ({"target": {"seconds": 5}}, "target"),
+        ({"target": None}, "target"),
+        ({"audio": "no"}, "audio"),
+        ({"audio": None}, "audio"),
     ],
 )
 def test_refusals_name_the_field(changes, param):
     with pytest.raises(InvalidRequest) as caught:
         VideoRequest(**{"prompt": "a red ball bounces", **changes})
     assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"uri": object()}, "is not text but object"),
+        ({"uri": b"a.png"}, "is not text but bytes"),
+        ({"uri": " "}, "is empty"),
+        ({"start_time_s": 1.0}, "start_time_seconds has no meaning for kind='image'"),
+        ({"kind": "audio", "start_time_s": 1.0}, "videos only"),
+        ({"require_sound": True}, "require_sound has no meaning"),
+        ({"kind": "video", "require_sound": "no"}, "must be a bool"),
+    ],
+)
+def test_a_condition_refuses_what_it_could_only_drop(changes, words):
+    with pytest.raises(InvalidRequest, match=words):
+        Condition(**{"kind": "image", "uri": "a.png", **changes})
+
+
+def test_a_condition_takes_a_path():
+    assert Condition(kind="image", uri=Path("shots") / "a.png") == Condition(kind="image", uri="shots/a.png")
 
 
 @pytest.mark.parametrize("seed", [-(2**63), 0, 2**63 - 1])

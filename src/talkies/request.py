@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -57,13 +58,22 @@ class Condition:
     def __post_init__(self) -> None:
         _one_of("conditions.kind", self.kind, get_args(Kind))
         _one_of("conditions.role", self.role, get_args(Role))
-        if not isinstance(self.uri, str) or not self.uri.strip():
-            raise InvalidRequest("conditions.uri is empty", hint="give a file path, a URL or a data: URL", param="uri")
+        uri = os.fspath(self.uri) if isinstance(self.uri, os.PathLike) else self.uri
+        if not isinstance(uri, str) or not uri.strip():
+            got = "is empty" if isinstance(uri, str) else f"is not text but {type(uri).__name__}"
+            raise InvalidRequest(f"conditions.uri {got}", hint="give a file path, a URL or a data: URL", param="uri")
+        object.__setattr__(self, "uri", uri)
         if self.role != "reference" and self.kind != "image":
             raise InvalidRequest(
                 f"a {self.kind} cannot be the {self.role} frame", hint="keyframes are images", param="conditions.role"
             )
         _number("start_time_seconds", self.start_time_s, 0, math.inf)
+        _instance("require_sound", self.require_sound, bool)
+        if self.kind != "video" and (self.start_time_s or self.require_sound):
+            name = "start_time_seconds" if self.start_time_s else "require_sound"
+            raise InvalidRequest(
+                f"{name} has no meaning for kind={self.kind!r}", hint="it is for videos only", param=name
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,7 +130,13 @@ class VideoRequest:
     audio: bool = True  # False writes a file without an audio stream
 
     def __post_init__(self) -> None:
+        if not isinstance(self.conditions, (list, tuple)):
+            _instance("conditions", self.conditions, tuple)
         object.__setattr__(self, "conditions", tuple(self.conditions))
+        for condition in self.conditions:
+            _instance("conditions", condition, Condition)
+        _instance("target", self.target, Target)
+        _instance("audio", self.audio, bool)
         _check_prompt(self.prompt)
         _integer("seed", self.seed, INT64_MIN, INT64_MAX)
         _integer("num_outputs_per_prompt", self.num_outputs, 1, MAX_OUTPUTS)
@@ -368,6 +384,13 @@ def _check_conditions(task: Task, conditions: tuple[Condition, ...]) -> None:
                 hint="add a picture; audio alone is refused",
                 param="conditions",
             )
+
+
+def _instance(name: str, value: Any, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise InvalidRequest(
+            f"{name} must be a {kind.__name__}, got {type(value).__name__}", hint="see docs/requests.md", param=name
+        )
 
 
 def _one_of(name: str, value: Any, allowed: tuple[Any, ...]) -> None:

@@ -8,10 +8,14 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from talkies.cli import app
+from talkies.cli.common import cleans_up, reports_errors
+from talkies.media.encode import write_mp4
 from talkies.media.inspect import inspect
 
 PROMPT = "a red ball bounces"
@@ -94,6 +98,10 @@ def test_inspect_json(clip):
         ([PROMPT, "--seed", str(2**63)], "seed"),
         ([PROMPT, "--steps", "1"], "num_inference_steps"),
         ([PROMPT, "--steps", "9", "--forwards", "9"], "forwards"),
+        ([PROMPT, "--forwards", "0"], "--forwards 0 is outside 1..199"),
+        ([PROMPT, "--threads", "0"], "threads=0 is outside 1..1024"),
+        ([PROMPT, "--first-frame", "text.png", "-o", "text.png"], ".mp4"),
+        ([PROMPT, "--device", "cpu:3"], "device='cpu:3'"),
         ([PROMPT, "--aspect", "wide"], "aspect_ratio"),
         ([PROMPT, "--sigmas", "1,zero"], "sigmas"),
         ([PROMPT, "--task", "t3va"], "task"),
@@ -151,7 +159,7 @@ def test_a_file_size_limit_is_exit_1_and_leaves_nothing(tiny_folder, tmp_path):
 
 def test_an_unwritable_place_is_refused_before_any_work(tiny_folder, tmp_path):
     done = talkies("generate", PROMPT, "--model", tiny_folder, "-o", "no/such/clip.mp4", cwd=tmp_path)
-    assert done.returncode == 1
+    assert done.returncode == 2  # a flag's fault, as README has it
     assert "mkdir" in done.stderr
 
 
@@ -164,6 +172,89 @@ def test_ctrl_c_leaves_no_broken_file(tiny_folder, tmp_path):
     assert process.returncode == 130, stderr
     assert "Traceback" not in stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_removes_what_is_half_written(number):
+    before = signal.getsignal(number)
+
+    @reports_errors
+    def command():
+        with cleans_up():
+            try:
+                os.kill(os.getpid(), number)
+                time.sleep(60)
+            finally:
+                print("cleaned")
+
+    with pytest.raises(typer.Exit) as ended:
+        command()
+    assert ended.value.exit_code == 128 + number
+    assert signal.getsignal(number) is before
+
+
+def test_a_nohup_stays_one(monkeypatch):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with cleans_up():
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_killed_run_leaves_nothing(tmp_path):
+    command = [sys.executable, "-m", "talkies", "generate", PROMPT, "--steps", "3", "--seconds", "5"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and not list(tmp_path.iterdir()):
+        time.sleep(0.001)  # until the file is begun
+    process.terminate()
+    _, stderr = process.communicate(timeout=60)
+    if process.returncode:  # not done before the signal came
+        assert (process.returncode, stderr) == (143, "cancelled\n")
+    assert not [path.name for path in tmp_path.iterdir() if path.name != "clip.mp4"]
+
+
+def test_a_request_is_refused_before_weights_are_read(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("talkies.engine.build.load", None)
+    for flags, words in {
+        ("--first-frame", "none.png"): "first frame none.png does not exist",
+        ("--seconds", "99"): "seconds=99 is outside",
+        ("--size", "100x64"): "width=100",
+    }.items():
+        done = CliRunner().invoke(app, ["generate", PROMPT, *flags])
+        assert done.exit_code == 2, done.output
+        assert words in done.stderr
+
+
+def test_what_is_changed_of_a_repeated_clip_is_all_that_changes(clip, tiny_folder, tmp_path, monkeypatch):
+    source, _ = clip
+    options = ["--model", str(tiny_folder), "--json", "--from"]
+    made = {}
+    for name, flags in {
+        "tall": [str(source), "--aspect", "9:16", "--frames", "39"],
+        "shorter": ["tall.mp4", "--frames", "22"],
+        "ladder": ["tall.mp4", "--sigmas", "1,0.5,0"],
+        "steps": ["ladder.mp4", "--steps", "2"],
+    }.items():
+        monkeypatch.chdir(tmp_path)
+        done = CliRunner().invoke(app, ["generate", "-o", f"{name}.mp4", *options, *flags])
+        assert done.exit_code == 0, done.stderr
+        made[name] = json.loads(done.stdout)
+    assert made["shorter"]["size"] == made["tall"]["size"]
+    assert (made["tall"]["frames"], made["shorter"]["frames"]) == (39, 22)
+    assert (made["ladder"]["num_forwards"], made["steps"]["num_forwards"]) == (2, 1)
+    assert made["steps"]["frames"] == 39
+
+
+def test_a_source_is_never_overwritten(clip, tiny_folder, tmp_path, monkeypatch):
+    path, _ = clip
+    monkeypatch.chdir(path.parent)
+    before = path.read_bytes()
+    done = CliRunner().invoke(app, ["generate", "--from", "clip.mp4", "--seed", "6", "--model", str(tiny_folder)])
+    assert done.exit_code == 2, done.output
+    assert "output clip.mp4 is also an input" in done.stderr
+    assert path.read_bytes() == before
 
 
 def test_several_outputs_have_names_and_seeds(tiny_folder, tmp_path):
@@ -220,3 +311,34 @@ def test_version_is_quick(tmp_path):
     done = talkies("--version", cwd=tmp_path, env=os.environ | {"PYTHONDONTWRITEBYTECODE": ""})
     assert done.stdout.startswith("talkies ")
     assert time.monotonic() - start < 60  # hangs only; speed is bench's affair
+
+
+@pytest.mark.parametrize(
+    ("comment", "shown"),
+    [
+        ({"talkies": "1", "request": {"prompt": "[/] a [red]ball\x1b[2J\n[/red]", "seed": 3}}, "[/] a [red]ball [2J"),
+        ({"request": {"prompt": 7}}, "7"),
+        ({"request": "text"}, "flags"),
+        ({"request": 5}, "flags"),
+    ],
+)
+def test_a_clip_of_anybody_can_be_looked_at(tmp_path, monkeypatch, comment, shown):
+    """Brackets are rich's markup, escapes are the terminal's, and metadata can be anything."""
+    monkeypatch.chdir(tmp_path)
+    write_mp4("a[b].mp4", np.zeros((3, 64, 64, 3), np.uint8), None, metadata=comment)
+    done = CliRunner().invoke(app, ["inspect", "a[b].mp4"])
+    assert done.exit_code == 0, done.output
+    assert "a[b].mp4" in done.stdout
+    assert shown in done.stdout
+    assert "\x1b[2J" not in done.stdout
+    if not isinstance(comment["request"], dict):
+        done = CliRunner().invoke(app, ["generate", "--from", "a[b].mp4"])
+        assert (done.exit_code, "holds no request of talkies" in done.stderr) == (2, True)
+
+
+def test_a_name_in_brackets_is_shown_whole(tiny_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = ["--model", str(tiny_folder), "--frames", "22", "--steps", "2"]
+    done = CliRunner().invoke(app, ["generate", "[/] a ball", "-o", "a[b].mp4", *options])
+    assert done.exit_code == 0, done.output
+    assert "a[b].mp4" in done.stderr

@@ -28,6 +28,7 @@ def test_right_content_or_one_clear_refusal(case, tmp_path):
     assert case.name in caught.value.message
     assert "\n" not in caught.value.message
     assert caught.value.http_status in (400, 413)
+    assert caught.value.hint, "each refusal has a way out"
 
 
 def check_image(path, expect):

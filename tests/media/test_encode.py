@@ -1,4 +1,5 @@
 import os
+import stat
 import subprocess
 import sys
 import textwrap
@@ -9,9 +10,10 @@ import av
 import numpy as np
 import pytest
 
-from talkies.errors import Cancelled, NumericsError, OutputError
+from talkies.errors import Cancelled, InvalidRequest, NumericsError, OutputError
 from talkies.media.encode import Mp4Writer, write_mp4
 from talkies.media.metadata import pack_metadata
+from talkies.media.output import check_writable
 from talkies.media.probe import probe
 from tests.media import clips
 
@@ -278,3 +280,43 @@ def test_no_thread_outlives_the_writer(tmp_path):
     with pytest.raises(NumericsError):
         write_mp4(tmp_path / "clip.mp4", picture(), SILENCE + np.nan)
     assert threading.active_count() == before
+
+
+def test_a_link_leads_to_the_file_that_is_written(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "old.mp4").write_bytes(b"older")
+    for name, target in {"clip.mp4": "there/old.mp4", "new.mp4": "there/new.mp4"}.items():
+        (tmp_path / name).symlink_to(target)
+        write_mp4(tmp_path / name, picture(2), None)
+        assert (tmp_path / name).is_symlink()
+        assert (tmp_path / target).stat().st_size > 1000
+    assert leftovers(tmp_path / "there") == ["new.mp4", "old.mp4"]
+
+
+def test_nothing_but_a_file_is_ever_replaced(tmp_path):
+    """The last step is a rename, and root may rename over /dev/null."""
+    os.mkfifo(tmp_path / "pipe.mp4")
+    (tmp_path / "pipe-link.mp4").symlink_to("pipe.mp4")
+    (tmp_path / "round.mp4").symlink_to("round.mp4")
+    for name, reason in {"pipe.mp4": "pipe", "pipe-link.mp4": "pipe", "round.mp4": "symbolic links"}.items():
+        with pytest.raises(OutputError, match=rf"{name}: .*{reason}"):
+            write_mp4(tmp_path / name, picture(2), None)
+        with pytest.raises(InvalidRequest, match=rf"{name}: .*{reason}"):
+            check_writable(tmp_path / name)
+    assert stat.S_ISFIFO((tmp_path / "pipe.mp4").stat().st_mode)
+
+
+def test_places_are_judged_before_any_work(tmp_path):
+    (tmp_path / "clip.mp4").write_bytes(b"older")
+    (tmp_path / "link.mp4").symlink_to("clip.mp4")
+    check_writable(tmp_path / "clip.mp4")
+    for path, words in {
+        tmp_path / "none" / "clip.mp4": "mkdir -p",
+        tmp_path / "clip.mp4" / "clip.mp4": "Not a directory",
+        tmp_path / ("x" * 300 + ".mp4"): "choose a shorter name",
+        tmp_path / "zero\0.mp4": "null",
+    }.items():
+        with pytest.raises(InvalidRequest, match=words):
+            check_writable(path)
+    with pytest.raises(InvalidRequest, match="also an input"):
+        check_writable(tmp_path / "link.mp4", inputs=[tmp_path / "other.png", tmp_path / "clip.mp4"])

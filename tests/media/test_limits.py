@@ -3,6 +3,7 @@ import pytest
 from PIL import Image
 
 from talkies.errors import MediaError, TooLarge
+from talkies.media.decode import read_video
 from talkies.media.limits import MIB, MediaLimits, Totals, check_audio, check_image, check_video
 from tests.media import corpus
 
@@ -37,6 +38,7 @@ def test_a_reference_image_outside_the_limits_names_value_and_limit(data, messag
     with pytest.raises((MediaError, TooLarge), match=message) as caught:
         check_image(data, RELEASED, name="reference image 2")
     assert "reference image 2" in caught.value.message
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize("size", [(256, 256), (640, 256), (256, 640), (5760, 2304)])
@@ -63,8 +65,9 @@ def test_a_reference_image_at_the_limit_passes(size):
     ids=["short", "long", "slow", "fast", "small", "container", "codec", "soundtrack", "sound"],
 )
 def test_a_reference_video_outside_the_limits_names_value_and_limit(make, message):
-    with pytest.raises(MediaError, match=message):
+    with pytest.raises(MediaError, match=message) as caught:
         check_video(make(), RELEASED, name="reference video 1")
+    assert caught.value.hint
 
 
 def test_rounding_of_containers_is_forgiven():
@@ -122,3 +125,17 @@ def test_loose_limits_take_what_a_tiny_model_makes():
     check_image(picture(64, 112), LOOSE, name="image")
     check_video(film(0.5, size=(112, 64), container="matroska"), LOOSE, name="video")
     check_audio(corpus.compressed("flac", codec="flac", form="s16"), LOOSE, name="audio")
+
+
+@pytest.mark.parametrize("track", [b"A_AAC", b"V_MPEG4/ISO/AVC"])
+def test_a_codec_that_cannot_be_read_is_named_as_that(track):
+    """A camera's own sound codec is no damage, and a picture of an unknown one has no size to judge."""
+    data = film(1, container="matroska", sound={}).replace(track, track[:-3] + b"XYZ")
+    words = r"codec that cannot be read \(convert it to "
+    with pytest.raises(MediaError, match=words):
+        check_video(data, LOOSE, name="video")
+    with pytest.raises(MediaError, match=words):
+        read_video(data, max_seconds=1, name="video")
+    if track == b"A_AAC":
+        with pytest.raises(MediaError, match=words):
+            check_audio(data, LOOSE, name="sound")

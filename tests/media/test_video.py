@@ -98,3 +98,12 @@ def test_our_own_clips_read_back_as_they_were(tmp_path):
     error = np.mean((clip.frames.astype(float) - frames) ** 2)
     assert 10 * np.log10(255**2 / error) > 38
     assert clip.audio.shape[1] == 32_000 * 56 // 24
+
+
+@pytest.mark.parametrize(("curve", "word"), [("smpte2084", "PQ"), ("arib-std-b67", "HLG"), ("bt709", None)])
+def test_a_phones_hdr_is_noted(curve, word):
+    """A phone records HLG by default; read as SDR it is pale, which nobody would know of."""
+    options = {"x265-params": f"log-level=0:colorprim=bt2020:transfer={curve}:colormatrix=bt2020nc"}
+    data = corpus.video(NUMBERS, codec="libx265", pix_fmt="yuv420p10le", options=options)
+    notes = read_video(data, max_seconds=1).notes
+    assert [word in note for note in notes] == ([True] if word else [])

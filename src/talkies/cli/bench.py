@@ -11,7 +11,7 @@ from talkies.cli.common import print_json, reports_errors
 app = typer.Typer(help="Measure this machine.", no_args_is_help=True)
 
 DEVICE = typer.Option("auto", envvar="TALKIES_DEVICE", help="auto, cpu, cuda or cuda:N.")
-ATTENTION = typer.Option("auto", envvar="TALKIES_ATTENTION", help="Attention backend.")
+ATTENTION = typer.Option("auto", envvar="TALKIES_ATTENTION", help="auto, sdpa, cudnn, fa3, fa3-fp8, fa4, flex or sage.")
 KERNELS = typer.Option("auto", envvar="TALKIES_KERNELS", help="auto, triton or reference.")
 JSON = typer.Option(False, "--json", help="One JSON object on the last line of stdout.")
 
@@ -27,7 +27,7 @@ def forward(
     quantization: str = typer.Option("none", help="none or fp8."),
     mlp_rows: int | None = typer.Option(None, help="Rows through a feed-forward at a time; all when absent."),
     head_groups: int = typer.Option(1, help="Turns in which attention computes its heads."),
-    repeats: int = typer.Option(3, min=1),
+    repeats: int = typer.Option(3, min=1, help="Measurements; the median counts."),
     json: bool = JSON,
 ) -> None:
     """One forward of the DiT with random weights, against its products and attention alone."""
@@ -53,7 +53,7 @@ def kernels(
     size: str = typer.Option("auto", help="full, small or tiny; auto: full on a GPU."),
     device: str = DEVICE,
     kernels: str = KERNELS,
-    repeats: int = typer.Option(10, min=1),
+    repeats: int = typer.Option(10, min=1, help="Measurements; the median counts."),
     json: bool = JSON,
 ) -> None:
     """Each fused op: milliseconds, and the share of the rate at which this device copies."""
@@ -65,14 +65,16 @@ def kernels(
 @app.command("e2e")
 @reports_errors
 def e2e(
-    prompt: str = typer.Option("a red ball bounces slowly on a dark background with a bell sound"),
+    prompt: str = typer.Option(
+        "a red ball bounces slowly on a dark background with a bell sound", help="What happens in the clip."
+    ),
     model: str | None = typer.Option(None, envvar="TALKIES_MODEL", help="Folder or hub id; embedded if absent."),
     steps: int | None = typer.Option(None, help="Sigma points; the checkpoint's when absent."),
     device: str = DEVICE,
     attention: str = ATTENTION,
     kernels: str = KERNELS,
     quantization: str = typer.Option("none", help="none or fp8."),
-    repeats: int = typer.Option(3, min=1),
+    repeats: int = typer.Option(3, min=1, help="Measurements; the median counts."),
     json: bool = JSON,
 ) -> None:
     """Prompt to MP4: the median seconds of each stage, after one clip to warm up."""

@@ -1,6 +1,7 @@
 """What every command shares: one clear line for an error, and the exit codes.
 
-0 done, 1 ours or the machine's (disk full, worker died), 2 the user's (field, flag, file), 130 Ctrl-C.
+0 done, 1 ours or the machine's (disk full, worker died), 2 the user's (field, flag, file), 130 Ctrl-C, 143 SIGTERM,
+129 a closed terminal.
 """
 
 from __future__ import annotations
@@ -8,8 +9,10 @@ from __future__ import annotations
 import functools
 import json
 import re
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import typer
@@ -37,13 +40,38 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
             return command(*args, **kwargs)
         except TalkiesError as error:
             fail(error)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
             print("cancelled", file=sys.stderr)
-            raise typer.Exit(130) from None
+            raise typer.Exit(128 + (stop.signal if isinstance(stop, Stopped) else signal.SIGINT)) from None
         except BrokenPipeError:
             raise typer.Exit(1) from None
 
     return wrapped
+
+
+class Stopped(KeyboardInterrupt):
+    """Another signal that ends a command."""
+
+    def __init__(self, signal_: int) -> None:
+        self.signal = signal_
+
+
+@contextmanager
+def cleans_up() -> Iterator[None]:
+    """SIGTERM and a closed terminal end the block as Ctrl-C does: what is half-written is removed."""
+
+    def stop(number: int, _: object) -> NoReturn:
+        raise Stopped(number)
+
+    heard = [
+        n for n in (signal.SIGTERM, getattr(signal, "SIGHUP", None)) if n and signal.getsignal(n) is not signal.SIG_IGN
+    ]
+    before = {number: signal.signal(number, stop) for number in heard}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def configure_logs(level: str, *, as_json: bool = False) -> None:
@@ -64,6 +92,11 @@ def parse_bytes(name: str, text: str | None) -> int | None:
     if value <= 0:
         raise ConfigError(f"{name}={text!r} is not a size", hint="for example 12GiB", param=name)
     return value
+
+
+def plain(text: object) -> str:
+    """One line for a terminal: a prompt, a name or a file's metadata may hold newlines and escape sequences."""
+    return "".join(ch if ch.isprintable() else " " for ch in str(text))
 
 
 def print_json(data: Any) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from talkies.cli.common import reports_errors
+from talkies.cli.common import cleans_up, reports_errors
 
 
 @reports_errors
@@ -22,5 +22,7 @@ def convert(
 
     if to not in ("port", "original"):
         raise ConfigError(f"--to {to!r} is unknown", hint="use port or original", param="to")
-    for folder in run(locate(source), target, to=to):  # type: ignore[arg-type]
+    with cleans_up():
+        made = run(locate(source), target, to=to)  # type: ignore[arg-type]
+    for folder in made:
         print(folder)

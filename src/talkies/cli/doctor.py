@@ -31,6 +31,7 @@ def doctor(json: bool = typer.Option(False, "--json", help="One JSON object on s
 def examine() -> dict[str, Any]:
     import torch
 
+    from talkies import __version__
     from talkies.media.capabilities import codec_report
 
     problems: list[str] = []
@@ -57,7 +58,7 @@ def examine() -> dict[str, Any]:
             }
         )
     return {
-        "talkies": metadata.version("talkies"),
+        "talkies": __version__,  # what runs, installed or not
         "python": platform.python_version(),
         "platform": platform.platform(),
         "libraries": libraries,

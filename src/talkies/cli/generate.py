@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from talkies.cli.common import configure_logs, parse_bytes, print_json, reports_errors
+from talkies.cli.common import cleans_up, configure_logs, parse_bytes, plain, print_json, reports_errors
 from talkies.errors import InvalidRequest
+from talkies.media.files import local_path
 from talkies.media.kinds import kind_of_uri
-from talkies.request import Condition, Kind, Target, Task, VideoRequest, parse_size
+from talkies.request import MAX_SIGMAS, MIN_SIGMAS, Condition, Kind, Target, Task, VideoRequest, parse_size
 
 if TYPE_CHECKING:
     from talkies.engine.events import OnProgress
@@ -19,8 +21,10 @@ if TYPE_CHECKING:
 
 @reports_errors
 def generate(
-    prompt: str | None = typer.Argument(None, help="What happens in the clip, in words."),
-    output: Path = typer.Option(Path("clip.mp4"), "-o", "--output", help="The MP4 to write."),
+    prompt: str | None = typer.Argument(None, help="What happens in the clip, in words, in quotes."),
+    output: Path = typer.Option(
+        Path("clip.mp4"), "-o", "--output", help="The MP4 to write; one that is there is replaced."
+    ),
     source: Path | None = typer.Option(None, "--from", help="Repeat the clip in this MP4 from its metadata."),
     seed: int | None = typer.Option(None, help="64-bit integer; 42 when absent."),
     seconds: float | None = typer.Option(None, help="Wanted length; frames are snapped up to 17n+5."),
@@ -37,12 +41,16 @@ def generate(
     last_frame: str | None = typer.Option(None, metavar="IMG", help="The clip ends with this picture."),
     reference: list[str] = typer.Option([], metavar="FILE", help="Picture, video or sound; repeatable, order kept."),
     fit: str | None = typer.Option(None, help="How keyframes meet the canvas: stretch, crop, pad, adapt, released."),
-    outputs: int | None = typer.Option(None, "-n", "--outputs", help="Several clips, with seed, seed+1, ..."),
+    outputs: int | None = typer.Option(
+        None, "-n", "--outputs", help="Several clips: NAME-0.mp4 with seed, NAME-1.mp4 with seed+1, ..."
+    ),
     no_audio: bool = typer.Option(False, "--no-audio", help="Write a file without an audio stream."),
     model: str | None = typer.Option(None, envvar="TALKIES_MODEL", help="Folder or hub id; embedded if absent."),
     device: str = typer.Option("auto", envvar="TALKIES_DEVICE", help="auto, cpu, cuda or cuda:N."),
     dtype: str = typer.Option("auto", envvar="TALKIES_DTYPE", help="auto, float32 or bfloat16."),
-    attention: str = typer.Option("auto", envvar="TALKIES_ATTENTION", help="Attention backend."),
+    attention: str = typer.Option(
+        "auto", envvar="TALKIES_ATTENTION", help="auto, sdpa, cudnn, fa3, fa3-fp8, fa4, flex or sage."
+    ),
     kernels: str = typer.Option("auto", envvar="TALKIES_KERNELS", help="auto, triton or reference."),
     quantization: str = typer.Option("none", envvar="TALKIES_QUANTIZATION", help="none, or fp8 while loading."),
     text_attention: str = typer.Option(
@@ -88,6 +96,10 @@ def generate(
             hint="give one of them",
             param="steps",
         )
+    if forwards is not None and not MIN_SIGMAS <= forwards + 1 <= MAX_SIGMAS:
+        raise InvalidRequest(
+            f"--forwards {forwards} is outside {MIN_SIGMAS - 1}..{MAX_SIGMAS - 1}", hint="choose a value inside"
+        )
     changes: dict[str, Any] = {
         "prompt": prompt,
         "seed": seed,
@@ -105,18 +117,23 @@ def generate(
     conditions += [Condition(kind=_kind(uri), uri=uri) for uri in reference]
     if conditions:
         changes["conditions"] = tuple(conditions)
-    if any(value is not None for value in (size, aspect, seconds, frames)):
-        width, height = parse_size(size) if size is not None else (None, None)
-        changes["target"] = Target(width=width, height=height, aspect=aspect, seconds=seconds, num_frames=frames)
+    changes["target"] = _target(base.target if base is not None else Target(), size, aspect, seconds, frames)
     changes = {name: value for name, value in changes.items() if value is not None}
+    if "sigmas" in changes:  # each stands instead of the other that a repeated clip had
+        changes.setdefault("num_sigmas", None)
+    elif "num_sigmas" in changes:
+        changes["sigmas"] = None
     request = VideoRequest(**changes) if base is None else base.replace(**changes)
 
     from talkies.engine.config import EMBEDDED, EngineConfig
     from talkies.media.output import check_writable
 
     paths = _paths(output, request.num_outputs)
+    inputs = [Path(local_path(c.uri)) for c in request.conditions if not c.uri.startswith(("http", "data:"))]
     for path in paths:
-        check_writable(path)  # before any work: a typo in -o must not cost a run
+        check_writable(
+            path, inputs=[*inputs, *([source] if source else [])]
+        )  # before any work: a typo in -o must not cost a run
     config = EngineConfig(
         model=model or EMBEDDED,
         device=device,
@@ -133,7 +150,7 @@ def generate(
         quantization_exclude=tuple(quantization_exclude),
         cuda_graphs=cuda_graphs,  # type: ignore[arg-type]
         tensor_parallel=tensor_parallel_size,
-        threads=threads or "auto",
+        threads="auto" if threads is None else threads,
     )
     results = _run(config, request, paths, quiet=json)
     if json:
@@ -145,21 +162,24 @@ def _run(config: Any, request: VideoRequest, paths: list[Path], *, quiet: bool) 
     from rich.markup import escape
 
     console = Console(stderr=True)
-    with _bar(console, quiet) as (note, on_progress):
+    with cleans_up(), _bar(console, quiet) as (note, on_progress):
         note("loading")
+        from talkies.engine import pipeline
         from talkies.engine.engine import Engine
 
+        prepared = pipeline.prepare_ahead(config, request)  # a typo must not cost minutes of loading
         engine = Engine.open_config(config)
         try:
-            results = engine.render(request, paths, on_progress=on_progress)
+            results = engine.render(request, paths, on_progress=on_progress, prepared=prepared)
         finally:
             engine.close()
     if not quiet:
         for warning in dict.fromkeys(w for r in results for w in r["warnings"]):
-            console.print(f"[yellow]note:[/] {escape(warning)}")
+            console.print(f"[yellow]note:[/] {escape(plain(warning))}")
         for r in results:
             total = sum(r["stages_s"].values())
-            console.print(f"[bold]{r['path']}[/]  {r['frames']} frames, {r['seconds']:.2f} s, made in {total:.1f} s")
+            name = escape(plain(r["path"]))
+            console.print(f"[bold]{name}[/]  {r['frames']} frames, {r['seconds']:.2f} s, made in {total:.1f} s")
     return results
 
 
@@ -199,6 +219,19 @@ def _paths(output: Path, count: int) -> list[Path]:
     return [output.with_name(f"{output.stem}-{i}{output.suffix}") for i in range(count)]
 
 
+def _target(
+    given: Target, size: str | None, aspect: str | None, seconds: float | None, frames: int | None
+) -> Target | None:
+    """``given`` with the canvas, the length or both replaced; ``None`` if neither is."""
+    changes: dict[str, Any] = {}
+    if size is not None or aspect is not None:
+        width, height = parse_size(size) if size is not None else (None, None)
+        changes |= {"width": width, "height": height, "aspect": aspect}
+    if seconds is not None or frames is not None:
+        changes |= {"seconds": seconds, "num_frames": frames}
+    return replace(given, **changes) if changes else None
+
+
 def _kind(uri: str) -> Kind:
     kind = kind_of_uri(uri)
     if kind is None:
@@ -227,7 +260,7 @@ def _repeated(path: Path) -> VideoRequest:
     from talkies.media.probe import probe
 
     stored = probe(os.fspath(path)).request
-    if "request" not in stored:
+    if not isinstance(stored.get("request"), dict):
         raise InvalidRequest(
             f"{path} holds no request of talkies", hint="only clips written by talkies can be repeated", param="--from"
         )

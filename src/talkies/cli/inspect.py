@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from talkies.cli.common import print_json, reports_errors
+from talkies.cli.common import plain, print_json, reports_errors
 
 
 @reports_errors
@@ -23,8 +23,10 @@ def inspect(
         return
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=file.name, show_header=False, title_justify="left")
+    # Text, not markup: brackets in a name or a prompt are brackets.
+    table = Table(title=Text(plain(file.name)), show_header=False, title_justify="left")
     for part in ("video", "audio"):
         values = report[part]
         table.add_row(part, "none" if values is None else "  ".join(f"{k} {_short(v)}" for k, v in values.items()))
@@ -36,10 +38,11 @@ def inspect(
         else f"sound {abs(offset):.1f} ms {'after' if offset > 0 else 'before'} picture",
     )
     table.add_row("flags", ", ".join(map(str, report["flags"])) or "none")
-    request = report["request"].get("request", {})
-    if request:
-        table.add_row("prompt", request.get("prompt", ""))
-        table.add_row("made by", f"talkies {report['request'].get('talkies')}, seed {request.get('seed')}")
+    request = report["request"].get("request")
+    if isinstance(request, dict):
+        table.add_row("prompt", Text(plain(request.get("prompt", ""))))
+        made_by = f"talkies {report['request'].get('talkies')}, seed {request.get('seed')}"
+        table.add_row("made by", Text(plain(made_by)))
     Console().print(table)
 
 

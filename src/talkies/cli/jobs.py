@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json as jsonlib
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from talkies.cli.common import print_json, reports_errors
-from talkies.errors import InvalidRequest, TalkiesError
+from talkies.cli.common import plain, print_json, reports_errors
+from talkies.errors import ConfigError, InvalidRequest, TalkiesError
 
 if TYPE_CHECKING:
     import httpx
@@ -19,6 +20,8 @@ app = typer.Typer(no_args_is_help=True, help="Jobs of a running server.")
 
 URL = typer.Option("http://127.0.0.1:8000", envvar="TALKIES_URL", help="Where the server is.")
 KEY = typer.Option(None, envvar=["TALKIES_API_KEY", "VLLM_API_KEY"], help="Bearer key.")
+ID = typer.Argument(..., help="A job's id, as `talkies jobs list` shows it.")
+IDS = typer.Argument(..., help="Ids, as `talkies jobs list` shows them.")
 JSON = typer.Option(False, "--json", help="JSON, one object per line.")
 
 
@@ -35,17 +38,32 @@ def list_jobs(
     query = {"limit": str(limit), **({"after": after} if after else {})}
     with _client(url, api_key) as client:
         page = _json(client.get("/v1/videos", params=query))
+    if not isinstance(page.get("data"), list):
+        raise _stranger("an answer without jobs")
     for job in page["data"]:
         if json:
             print_json(job)
         else:
-            print(f"{job['id']}  {_describe(job)}  {job['prompt'][:60]}")
+            print(f"{job['id']}  {_describe(job)}  {plain(job['prompt'][:60])}")
 
 
 @app.command("watch")
 @reports_errors
-def watch(job_id: str, url: str = URL, api_key: str | None = KEY, json: bool = JSON) -> None:
-    """Follow one job to its end. Exit code 1 when it failed."""
+def watch(job_id: str = ID, url: str = URL, api_key: str | None = KEY, json: bool = JSON) -> None:
+    """Follow one job to its end. Exit code 1 when it failed. Ctrl-C ends the watching, not the job."""
+    try:
+        last = _followed(job_id, url, api_key, json)
+    except KeyboardInterrupt:
+        print(f"no longer watching; the job goes on (talkies jobs cancel {job_id} ends it)", file=sys.stderr)
+        raise typer.Exit(130) from None
+    if last.get("status") not in ("completed", "failed"):
+        raise TalkiesError("the server ended the stream", hint="watch again: the job itself goes on")
+    if last["status"] == "failed":
+        raise TalkiesError(f"job {job_id} failed: {last['error']['message']}")
+
+
+def _followed(job_id: str, url: str, api_key: str | None, json: bool) -> dict[str, Any]:
+    """Shows what happens to a job; its last state."""
     last: dict[str, Any] = {}
     with (
         _client(url, api_key) as client,
@@ -61,17 +79,13 @@ def watch(job_id: str, url: str = URL, api_key: str | None = KEY, json: bool = J
                 last = {**last, **data}
                 _show(last, json)
             elif event == "done":
-                last = data
-                break
-    if last.get("status") not in ("completed", "failed"):
-        raise TalkiesError("the server ended the stream", hint="watch again: the job itself goes on")
-    if last["status"] == "failed":
-        raise TalkiesError(f"job {job_id} failed: {last['error']['message']}")
+                return data
+    return last
 
 
 @app.command("cancel")
 @reports_errors
-def cancel(job_ids: list[str], url: str = URL, api_key: str | None = KEY, json: bool = JSON) -> None:
+def cancel(job_ids: list[str] = IDS, url: str = URL, api_key: str | None = KEY, json: bool = JSON) -> None:
     """Cancel running jobs; delete ended ones with their files."""
     with _client(url, api_key) as client:
         for job_id in job_ids:
@@ -87,11 +101,15 @@ def _client(url: str, api_key: str | None) -> Iterator[httpx.Client]:
     """Network faults become one line that names the server."""
     import httpx  # here, since every other command starts sooner without it
 
+    if api_key and not (api_key.isascii() and api_key.isprintable()):
+        raise ConfigError("--api-key holds characters that no header can carry", hint="use ASCII", param="api_key")
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     try:
         # An event stream says something every ten seconds, so a minute of silence is a dead server.
         with httpx.Client(base_url=url, headers=headers, timeout=60) as client:
             yield client
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+        raise ConfigError(f"--url {url!r}: {error}", hint="for example http://127.0.0.1:8000", param="url") from None
     except httpx.TransportError as error:
         raise TalkiesError(f"cannot reach {url}: {error}", hint="is it running? see --url") from None
 
@@ -100,12 +118,18 @@ def _json(answer: httpx.Response) -> dict[str, Any]:
     try:
         data = answer.json()
     except ValueError:
-        raise TalkiesError(f"HTTP {answer.status_code}: not a talkies server") from None
-    if answer.status_code != 200:
-        error = data.get("error") or {}
-        kind = InvalidRequest if answer.status_code < 500 else TalkiesError
-        raise kind(str(error.get("message", f"HTTP {answer.status_code}")), param=error.get("param"))
-    return data
+        data = None
+    if answer.status_code == 200 and isinstance(data, dict):
+        return data
+    error = data.get("error") if isinstance(data, dict) else None
+    if not isinstance(error, dict) or "message" not in error:
+        raise _stranger(f"HTTP {answer.status_code}")
+    kind = InvalidRequest if answer.status_code < 500 else TalkiesError
+    raise kind(str(error["message"]), param=error.get("param"))
+
+
+def _stranger(answer: str) -> TalkiesError:
+    return TalkiesError(f"{answer}: not a talkies server", hint="see --url")
 
 
 def _events(answer: httpx.Response) -> Iterator[tuple[str, dict[str, Any]]]:

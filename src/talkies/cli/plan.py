@@ -117,6 +117,7 @@ def _here(vram: int | None, ram: int | None, fp8_attention: bool) -> Hardware:
 
 def _print(found: Plan, machine: Hardware) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from talkies.placement.host import gib
@@ -127,7 +128,7 @@ def _print(found: Plan, machine: Hardware) -> None:
     console = Console()
     work, layerwise = found.work, found.residences.dit
     console.print(
-        f"[bold]{machine.name}[/] ({machine.source}): {gib(machine.vram_bytes)}, "
+        f"[bold]{escape(machine.name)}[/] ({machine.source}): {gib(machine.vram_bytes)}, "
         f"{machine.h2d_bytes_per_s / 1e9:.0f} GB/s, {machine.matmul_flops / 1e12:.0f} TFLOP/s, "
         f"{gib(machine.ram_bytes)} of RAM"
     )

@@ -99,7 +99,9 @@ class EngineConfig:
         if not (isinstance(self.tensor_parallel, int) and 1 <= self.tensor_parallel <= 64):
             raise ConfigError(f"tensor_parallel={self.tensor_parallel!r} is outside 1..64", param="tensor_parallel")
         if self.threads != "auto" and not (isinstance(self.threads, int) and 1 <= self.threads <= 1024):
-            raise ConfigError(f"threads={self.threads!r} is outside 1..1024", param="threads")
+            raise ConfigError(
+                f"threads={self.threads!r} is outside 1..1024", hint="leave it out for all cores", param="threads"
+            )
         if self.task_type not in ("combined", "fl2va", "ref2va"):
             raise ConfigError(
                 f"task_type={self.task_type!r} is unknown", hint="combined, fl2va or ref2va", param="task_type"
@@ -208,9 +210,9 @@ def _device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except RuntimeError:
+    except (RuntimeError, TypeError):
         raise ConfigError(f"device={name!r} is unknown", hint="use auto, cpu, cuda or cuda:N", param="device") from None
-    if device.type not in ("cpu", "cuda"):
+    if device.type not in ("cpu", "cuda") or (device.type == "cpu" and device.index is not None):
         raise ConfigError(f"device={name!r} is not supported", hint="use auto, cpu, cuda or cuda:N", param="device")
     if device.type == "cuda":
         count = torch.cuda.device_count()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +19,8 @@ from talkies.engine.failure import as_talkies, out_of_memory
 from talkies.engine.metadata import clip_metadata
 from talkies.engine.stages import timed
 from talkies.engine.state import RequestState
-from talkies.errors import Cancelled, InvalidRequest
+from talkies.engine.tasks import Prepared
+from talkies.errors import Cancelled, ConfigError, InvalidRequest
 from talkies.geometry import Limits
 from talkies.media.encode import Mp4Writer
 from talkies.request import VideoRequest
@@ -27,11 +30,14 @@ from talkies.sampling.noise import Noise
 class Engine:
     """``Engine.open().generate(VideoRequest(prompt="a red ball bounces"))`` gives a :class:`Clip`.
 
-    In process and single-threaded: ``talkies serve`` is what shares a model between clients.
+    In process, one request at a time: threads wait for their turn, and a forked process must open its own.
+    ``talkies serve`` is what shares a model between clients.
     """
 
     def __init__(self, components: build.Components) -> None:
         self.components = components
+        self._lock = threading.RLock()  # streamed and evicted weights belong to the request that called for them
+        self._pid = os.getpid()
 
     @classmethod
     def open(
@@ -93,7 +99,7 @@ class Engine:
 
         Raises ``InvalidRequest`` (before any work), ``Cancelled``, ``NumericsError``, ``OutOfMemory``.
         """
-        if request.num_outputs != 1:
+        if isinstance(request, VideoRequest) and request.num_outputs != 1:
             raise InvalidRequest(
                 f"num_outputs_per_prompt={request.num_outputs}, but generate() returns one clip",
                 hint="use generate_all()",
@@ -110,7 +116,7 @@ class Engine:
         noise: Noise | None = None,
     ) -> list[Clip]:
         """``num_outputs`` clips with seeds ``seed, seed + 1, ...``; text and conditions are encoded once."""
-        with self._out_of_memory():
+        with self._turn(request):
             return self._clips(request, on_progress, should_stop, noise)
 
     def _clips(
@@ -145,14 +151,16 @@ class Engine:
         *,
         on_progress: OnProgress | None = None,
         should_stop: ShouldStop | None = None,
+        prepared: Prepared | None = None,
     ) -> list[dict[str, Any]]:
         """One MP4 per output, written while the next frames decode. Returns the facts that ``--json`` prints.
 
+        ``prepared`` is what :func:`pipeline.prepare_ahead` made of the request.
         Raises as :meth:`generate`, and ``OutputError``; a file is whole or absent.
         """
         assert len(paths) == request.num_outputs, (paths, request.num_outputs)
-        with self._out_of_memory():
-            return self._render(request, paths, on_progress, should_stop)
+        with self._turn(request):
+            return self._render(request, paths, on_progress, should_stop, prepared)
 
     def _render(
         self,
@@ -160,10 +168,11 @@ class Engine:
         paths: Sequence[Path],
         on_progress: OnProgress | None,
         should_stop: ShouldStop | None,
+        prepared: Prepared | None,
     ) -> list[dict[str, Any]]:
         results = []
         for path, (state, stages, report) in zip(
-            paths, self._run(request, on_progress, should_stop, None), strict=True
+            paths, self._run(request, on_progress, should_stop, None, prepared), strict=True
         ):
             geometry = state.geometry
             with timed(stages, "decode"):
@@ -198,6 +207,24 @@ class Engine:
         return results
 
     @contextmanager
+    def _turn(self, request: VideoRequest) -> Iterator[None]:
+        """Raises ``InvalidRequest`` for what is no request, ``ConfigError`` in a forked process."""
+        if not isinstance(request, VideoRequest):
+            raise InvalidRequest(
+                f"a request must be a VideoRequest, got {type(request).__name__}",
+                hint='for example VideoRequest(prompt="a red ball bounces")',
+                param="request",
+            )
+        if os.getpid() != self._pid:  # torch's threads did not come along: the first product would wait for ever
+            raise ConfigError(
+                f"this engine was opened by process {self._pid}, and process {os.getpid()} was forked from it",
+                hint="open an engine in the process that uses it, or start processes with the method 'spawn'",
+                param="engine",
+            )
+        with self._lock, self._out_of_memory():
+            yield
+
+    @contextmanager
     def _out_of_memory(self) -> Iterator[None]:
         """A device or host that is full fails the request, by name, and what it held is free for the next one."""
         try:
@@ -219,12 +246,13 @@ class Engine:
         on_progress: OnProgress | None,
         should_stop: ShouldStop | None,
         noise: Noise | None,
+        prepared: Prepared | None = None,
     ) -> Iterator[tuple[RequestState, dict[str, float], Reporter]]:
         """Yields each output denoised, with the seconds so far."""
         shared: dict[str, float] = {}
         report = Reporter(on_progress, num_outputs=request.num_outputs)
         with timed(shared, "prepare"):
-            prepared = pipeline.prepare(self.components, request)
+            prepared = prepared or pipeline.prepare(self.components, request)
         report("prepare", 1, 1)
         with timed(shared, "encode"):
             encoded = pipeline.encode(self.components, prepared)

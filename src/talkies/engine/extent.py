@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from talkies.errors import InvalidRequest
 from talkies.geometry import Geometry, Limits, audio_latents_of, canvas_of_aspect, latent_frames_of
+from talkies.media.files import local_path
 from talkies.request import Condition, VideoRequest
 
 
@@ -39,7 +40,7 @@ def extents_of(request: VideoRequest, geometry: Geometry, limits: Limits) -> tup
 def _extent(condition: Condition, geometry: Geometry, limits: Limits) -> Extent:
     if condition.role != "reference":
         return Extent(width=geometry.width, height=geometry.height, num_frames=1, latent_frames=1)
-    path = condition.uri.removeprefix("file://")
+    path = local_path(condition.uri)
     remote = condition.uri.startswith(("http://", "https://", "data:"))
     try:
         if condition.kind == "image":

@@ -13,6 +13,7 @@ from talkies.errors import MediaError
 from talkies.geometry import Geometry, Limits
 from talkies.media.decode import read_audio, read_image, read_video
 from talkies.media.fetch import FetchPolicy, fetch
+from talkies.media.files import local_path
 from talkies.media.limits import MediaLimits, Totals, check_audio, check_image, check_video
 from talkies.media.resize import reference_video_size, resize_reference_image
 from talkies.request import Condition, VideoRequest
@@ -67,7 +68,7 @@ def source_of(condition: Condition, access: MediaAccess, name: str) -> str | byt
         return fetch(condition.uri, access.policy, kind=condition.kind, max_bytes=limit, name=name)
     if not access.local_paths:
         raise MediaError(f"{name} must be an http(s) URL, a data URL or an upload", param="conditions")
-    return condition.uri.removeprefix("file://")
+    return local_path(condition.uri)
 
 
 def load_keyframe(condition: Condition, access: MediaAccess) -> np.ndarray:
@@ -143,7 +144,9 @@ def load_reference(
         "frames": num_used,
         "sound": clip.audio is not None,
     }
-    return VisualInput(kind="video", frames=frames, wave=clip.audio, used=used), list(clip.notes)
+    return VisualInput(kind="video", frames=frames, wave=clip.audio, used=used), [
+        f"{name}: {note}" for note in clip.notes
+    ]
 
 
 def _size(picture: np.ndarray) -> str:
@@ -165,6 +168,6 @@ def check_media_root(request: VideoRequest, root: Path | None) -> None:
     for condition in request.conditions:
         if condition.uri.startswith(("http://", "https://", "data:")):
             continue
-        path = Path(condition.uri.removeprefix("file://"))
+        path = Path(local_path(condition.uri))
         if not path.resolve().is_relative_to(root.resolve()):  # links are followed before they are judged
             raise MediaError(f"{condition.uri} is outside the folder for media", param="conditions")

@@ -13,10 +13,13 @@ from torch import Tensor
 from talkies.attention.base import Exactness
 from talkies.codecs.finite import require_finite
 from talkies.codecs.text import TextCondition
-from talkies.engine.build import Components
+from talkies.engine.build import Components, describe
+from talkies.engine.config import EngineConfig
 from talkies.engine.media import MediaAccess, SoundInput, encodable_frames
+from talkies.engine.schedule import ReleaseSchedule, read_schedule
 from talkies.engine.state import RequestState
 from talkies.engine.tasks import TASKS, Prepared
+from talkies.geometry import Limits
 from talkies.model.block import RowView
 from talkies.model.conditions import AudioCondition, VisualCondition
 from talkies.model.conditions import Condition as LayoutCondition
@@ -57,13 +60,23 @@ def prepare(components: Components, request: VideoRequest, access: MediaAccess |
     return TASKS[request.resolved_task].prepare(request, components.limits, access or MediaAccess())
 
 
+def prepare_ahead(config: EngineConfig, request: VideoRequest) -> Prepared:
+    """As :func:`prepare`, from a checkpoint's configs: a wrong file costs no loading of weights."""
+    parts, limits = describe(config)
+    _schedule(request, read_schedule(parts), limits)
+    return TASKS[request.resolved_task].prepare(request, limits, MediaAccess())
+
+
 def schedule_of(components: Components, request: VideoRequest) -> DualSchedule:
     """The two noise schedules; the request's values, else the checkpoint's."""
-    stated = components.schedule
+    return _schedule(request, components.schedule, components.limits)
+
+
+def _schedule(request: VideoRequest, stated: ReleaseSchedule, limits: Limits) -> DualSchedule:
     base = request.sigmas if request.sigmas is not None else stated.base
     num_sigmas = request.num_sigmas
     if base is None and num_sigmas is None:
-        num_sigmas = components.limits.default_num_sigmas
+        num_sigmas = limits.default_num_sigmas
     return build_dual(
         num_sigmas,
         video_shift=request.video_shift or stated.video_shift,

@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from talkies.engine.state import RequestState
+from talkies.media.files import local_path
 from talkies.request import VideoRequest
 
 log = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ def request_hash(request: VideoRequest) -> str:
     parts = [json.dumps(request.to_dict(), sort_keys=True, ensure_ascii=True)]
     for condition in request.conditions:
         try:
-            stat = os.stat(condition.uri.removeprefix("file://"))
+            stat = os.stat(local_path(condition.uri))
             parts.append(f"{stat.st_size} {stat.st_mtime_ns}")
         except (OSError, ValueError):  # a URL, or gone: preparing it again will say so
             parts.append("")

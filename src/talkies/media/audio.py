@@ -14,7 +14,7 @@ import av
 import numpy as np
 from av.container import InputContainer
 
-from talkies.errors import MediaError
+from talkies.errors import MediaError, NumericsError
 from talkies.media.container import open_media
 
 SAMPLE_RATE_HZ = 32_000
@@ -27,6 +27,7 @@ JITTER_S = 0.02
 MAX_CODEC_PADDING = 4096
 # What a header may claim; a silent gap at 4 GHz would fill the memory.
 MIN_RATE_HZ, MAX_RATE_HZ = 1_000, 384_000
+PEAK_TOLERANCE = 1e-3  # rounding of a clamp done in 16 bits
 
 _LEFT = {"FL": 1.0, "FC": math.sqrt(0.5), "BL": math.sqrt(0.5), "SL": math.sqrt(0.5), "FLC": 1.0, "BC": 0.5}
 _RIGHT = {"FR": 1.0, "FC": math.sqrt(0.5), "BR": math.sqrt(0.5), "SR": math.sqrt(0.5), "FRC": 1.0, "BC": 0.5}
@@ -48,10 +49,14 @@ def read_audio(
     """
     with open_media(source, name) as (container, label):
         if not container.streams.audio:
-            raise MediaError(f"{label} has no audio stream", param=label)
+            raise MediaError(f"{label} has no audio stream", hint="use a file with sound", param=label)
         wave, rate = decode_native(container, label, max_seconds=max_seconds, start_time_s=start_time_s)
     if not wave.shape[1]:
-        raise MediaError(f"{label}: start_time_seconds={start_time_s:g} is outside the source duration", param=label)
+        raise MediaError(
+            f"{label}: start_time_seconds={start_time_s:g} is outside the source duration",
+            hint="start earlier",
+            param=label,
+        )
     return resample(wave, rate, sample_rate_hz)
 
 
@@ -80,12 +85,16 @@ def decode_native(
             rate, channels = frame.sample_rate, len(frame.layout.channels)
             if not MIN_RATE_HZ <= rate <= MAX_RATE_HZ:
                 raise MediaError(
-                    f"{label} has a sample rate of {rate} Hz; {MIN_RATE_HZ} to {MAX_RATE_HZ} can be read", param=label
+                    f"{label} has a sample rate of {rate} Hz; {MIN_RATE_HZ} to {MAX_RATE_HZ} can be read",
+                    hint="convert it, to 48000 Hz for example",
+                    param=label,
                 )
             begin = (frame_time(frame) or Fraction(0)) if origin_s is None else origin_s
             limit = math.floor(Fraction(max_seconds).limit_denominator(1_000_000) * rate)
         if frame.sample_rate != rate or len(frame.layout.channels) != channels:
-            raise MediaError(f"{label} changes its sample rate or channels on the way", param=label)
+            raise MediaError(
+                f"{label} changes its sample rate or channels on the way", hint="export the file again", param=label
+            )
         block = to_stereo(frame)
         time = frame_time(frame)
         place = filled if time is None else round((time - begin - Fraction(start_time_s)) * rate)
@@ -104,10 +113,10 @@ def decode_native(
         if filled >= limit:
             break
     if not rate:
-        raise MediaError(f"{label} holds no readable sound", param=label)
+        raise MediaError(f"{label} holds no readable sound", hint="export the file again", param=label)
     wave = np.concatenate(blocks, axis=1) if blocks else np.zeros((2, 0), np.float32)
     if not np.isfinite(wave).all():
-        raise MediaError(f"{label} holds samples that are not finite", param=label)
+        raise MediaError(f"{label} holds samples that are not finite", hint="export the file again", param=label)
     return _cut_padding(wave, rate, stream, container, begin + Fraction(start_time_s)), rate
 
 
@@ -166,6 +175,16 @@ def to_stereo(frame: av.AudioFrame) -> np.ndarray:
         weights = np.ones((2, len(names)), np.float32)  # an unnamed layout: everything to both sides
     weights /= max(1.0, float(weights.sum(axis=1).max()))
     return weights @ samples
+
+
+def check_wave(wave: np.ndarray) -> None:
+    """Raises ``NumericsError`` for a sample that is NaN, infinite or outside [-1, 1]."""
+    bad = int(np.count_nonzero(~np.isfinite(wave)))
+    if bad:
+        raise NumericsError(f"the wave holds {bad} samples that are not finite", param="audio")
+    peak = float(np.max(np.abs(wave), initial=0.0))
+    if peak > 1 + PEAK_TOLERANCE:
+        raise NumericsError(f"the wave peaks at {peak:.4g}, outside [-1, 1]", param="audio")
 
 
 def frame_time(frame: av.AudioFrame | av.VideoFrame) -> Fraction | None:

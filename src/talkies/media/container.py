@@ -12,16 +12,18 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
-from pathlib import Path
 
 import av
 from av.container import InputContainer
 from av.stream import Disposition
 
 from talkies.errors import MediaError
+from talkies.media.files import name_of, readable_file
 
 # No playlists (hls, dash, concat), no image sequences, no devices: those name other files.
 FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,flv,asf,wav,w64,mp3,flac,ogg,aac,aiff,caf"
+UNKNOWN_CODEC = "has picture or sound of a codec that cannot be read"
+CONVERT = "convert it to MP4 with H.264 and AAC"
 MAX_DECODE_PIXELS = 5760 * 5760
 # Containers that state a length; the others' is an estimate from the bit rate.
 _EXACT_LENGTH = ("mov", "matroska", "avi", "flv")
@@ -33,19 +35,15 @@ def open_media(source: str | os.PathLike[str] | bytes, name: str | None = None) 
 
     ``source`` is a path or the bytes themselves.
     """
-    name = name or ("media" if isinstance(source, bytes) else Path(source).name)
+    name = name or ("media" if isinstance(source, bytes) else name_of(source))
     if isinstance(source, bytes):
         if not source:
-            raise MediaError(f"{name} is empty", param=name)
+            raise MediaError(f"{name} is empty", hint="export or copy the file again", param=name)
         target: str | io.BytesIO = io.BytesIO(source)
     else:
-        path = Path(source)
-        if not path.exists():
-            raise MediaError(f"{name} does not exist", param=name)
-        if not path.is_file():
-            raise MediaError(f"{name} is not a file", param=name)
+        path = readable_file(source, name)
         if path.stat().st_size == 0:
-            raise MediaError(f"{name} is empty", param=name)
+            raise MediaError(f"{name} is empty", hint="export or copy the file again", param=name)
         target = f"file:{path.absolute()}"  # the prefix keeps a name such as "concat:a|b" a name
     options = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
     try:
@@ -60,6 +58,8 @@ def open_media(source: str | os.PathLike[str] | bytes, name: str | None = None) 
         ) from exc
     try:
         yield container, name
+    except av.error.DecoderNotFoundError as exc:
+        raise MediaError(f"{name} {UNKNOWN_CODEC}", hint=CONVERT, param=name) from exc
     except (av.FFmpegError, UnicodeDecodeError) as exc:
         raise MediaError(f"{name} is damaged: {reason_of(exc)}", hint="export the file again", param=name) from exc
     finally:

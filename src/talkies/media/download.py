@@ -170,7 +170,7 @@ class Download:
             if reason is not None:
                 raise MediaError(
                     f"{self._name}: {host} is {reason}: refused",
-                    hint="the operator can list a host or network to allow it",
+                    hint="download it and give the file; the operator of a server can list a host or network",
                     param=self._name,
                 )
         return addresses

@@ -26,13 +26,14 @@ import av
 import numpy as np
 from av.container import OutputContainer
 
-from talkies.errors import NumericsError, OutputError
+from talkies.errors import OutputError
+from talkies.media.audio import check_wave
 from talkies.media.metadata import METADATA_KEY, pack_metadata
+from talkies.media.output import cannot_write, destination, reason_of
 
 AAC_BIT_RATE = 192_000
 AAC_FRAME_SAMPLES = 1024
 MAX_QUEUED_CHUNKS = 2  # beside the one being encoded: a chunk of 17 full-size frames is 53 MB
-PEAK_TOLERANCE = 1e-3  # rounding of a clamp done in 16 bits
 
 # AVColorRange.MPEG, and "1" for BT.709 in AVColorSpace, AVColorPrimaries and AVColorTransferCharacteristic.
 _LIMITED, _BT709 = 1, 1
@@ -71,7 +72,6 @@ class Mp4Writer:
         self.num_frames = 0  # frames handed in so far
         self._metadata = pack_metadata(metadata or {})
         self._preset, self._crf, self._threads = preset, crf, threads or default_threads()
-        self._temp = self.path.parent / f".talkies-{secrets.token_hex(8)}.part"
         self._queue: queue.Queue[Any] = queue.Queue(MAX_QUEUED_CHUNKS)
         self._failure: BaseException | None = None
         self._abandoned = threading.Event()
@@ -79,19 +79,21 @@ class Mp4Writer:
         self._thread: threading.Thread | None = None
         self._container: OutputContainer | None = None
         self._video: av.VideoStream
+        self._target: Path  # where links lead
+        self._temp: Path  # its neighbour until the end
         self._audio: av.AudioStream | None = None
 
     def __enter__(self) -> Self:
+        self._target = destination(self.path)
+        self._temp = self._target.with_name(f".talkies-{secrets.token_hex(8)}.part")
         try:
-            if self.path.is_dir():
-                raise self._error("it is a folder")
             self._open()
         except BaseException as exc:
             if self._container is not None:
                 self._container.close()
             self._remove_temp()
             if isinstance(exc, OSError | ValueError):
-                raise self._error(_reason(exc)) from exc
+                raise self._error(reason_of(exc)) from exc
             raise
         self._thread = threading.Thread(target=self._run, name="mp4-encode", daemon=True)
         self._thread.start()
@@ -231,9 +233,9 @@ class Mp4Writer:
         try:
             with open(self._temp, "rb") as file:
                 os.fsync(file.fileno())  # network disks report a full disk only here
-            os.replace(self._temp, self.path)
+            os.replace(self._temp, self._target)
         except OSError as exc:
-            raise self._error(_reason(exc)) from exc
+            raise self._error(reason_of(exc)) from exc
 
     def _abandon(self) -> None:
         self._abandoned.set()
@@ -251,10 +253,10 @@ class Mp4Writer:
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
-            raise self._error(_reason(self._failure)) from self._failure
+            raise self._error(reason_of(self._failure)) from self._failure
 
     def _error(self, reason: str) -> OutputError:
-        return OutputError(f"cannot write {self.path}: {reason}", hint=_hint(reason))
+        return cannot_write(self.path, reason)
 
 
 def write_mp4(
@@ -288,31 +290,5 @@ def write_mp4(
         writer.write_frames(frames)
 
 
-def check_wave(wave: np.ndarray) -> None:
-    """Raises ``NumericsError`` for a sample that is NaN, infinite or outside [-1, 1]."""
-    bad = int(np.count_nonzero(~np.isfinite(wave)))
-    if bad:
-        raise NumericsError(f"the wave holds {bad} samples that are not finite", param="audio")
-    peak = float(np.max(np.abs(wave), initial=0.0))
-    if peak > 1 + PEAK_TOLERANCE:
-        raise NumericsError(f"the wave peaks at {peak:.4g}, outside [-1, 1]", param="audio")
-
-
 def _describe(array: np.ndarray) -> str:
     return f"{array.dtype} {list(array.shape)}"
-
-
-def _reason(exc: BaseException) -> str:
-    # An FFmpegError's text repeats the temporary name, which means nothing to the reader.
-    text = getattr(exc, "strerror", None) or str(exc) or type(exc).__name__
-    return str(text)
-
-
-def _hint(reason: str) -> str | None:
-    if "No space left" in reason:
-        return "free some disk space or choose another folder"
-    if "too large" in reason:
-        return "raise the file-size limit (ulimit -f)"
-    if "No such file" in reason:
-        return "create the folder first"
-    return None

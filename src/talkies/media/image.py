@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import io
 import os
-from pathlib import Path
 
 import numpy as np
 import pillow_heif
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from talkies.errors import MediaError, TooLarge
+from talkies.media.files import name_of, readable_file
 
 # Pillow alone cannot read what phones save (HEIC); its registry is per process and this is idempotent.
 pillow_heif.register_heif_opener()
@@ -34,7 +34,7 @@ def read_image(
 
     Raises ``MediaError`` (unreadable, or not one of ``IMAGE_FORMATS``) and ``TooLarge`` (over ``max_pixels``).
     """
-    name = name or ("image" if isinstance(source, bytes) else Path(source).name)
+    name = name or ("image" if isinstance(source, bytes) else name_of(source))
     with _open(source, name) as image:
         width, height = image.size
         if width * height > max_pixels:
@@ -54,26 +54,24 @@ def read_image(
 
 def probe_image(source: str | os.PathLike[str] | bytes, *, name: str | None = None) -> tuple[str, int, int]:
     """(format, width, height) from the header; sides as stored, before the EXIF orientation."""
-    name = name or ("image" if isinstance(source, bytes) else Path(source).name)
+    name = name or ("image" if isinstance(source, bytes) else name_of(source))
     with _open(source, name) as image:
         kind = "JPEG" if image.format == "MPO" else str(image.format)
         return kind, image.size[0], image.size[1]
 
 
 def _open(source: str | os.PathLike[str] | bytes, name: str) -> Image.Image:
-    file = io.BytesIO(source) if isinstance(source, bytes) else source
+    file = io.BytesIO(source) if isinstance(source, bytes) else readable_file(source, name)
     try:
         return Image.open(file, formats=IMAGE_FORMATS)
     except UnidentifiedImageError:
         kind = _guess(source)
         got = f"got {kind}" if kind else "its content is none of these"
-        raise MediaError(f"{name} must be {FORMAT_WORDS}; {got}", param=name) from None
+        raise MediaError(f"{name} must be {FORMAT_WORDS}; {got}", hint="convert it", param=name) from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as exc:
         raise TooLarge(f"{name} is too large: {_line(exc)}", hint="scale the picture down", param=name) from None
-    except FileNotFoundError:
-        raise MediaError(f"{name} does not exist", param=name) from None
     except Exception as exc:  # a damaged header; the types vary by format
-        raise MediaError(f"cannot read {name}: {_line(exc)}", param=name) from exc
+        raise MediaError(f"cannot read {name}: {_line(exc)}", hint="save the picture again", param=name) from exc
 
 
 def _upright(image: Image.Image) -> Image.Image:

@@ -7,7 +7,8 @@ from typing import cast, get_args
 
 from talkies.request import Kind
 
-# What phones and browsers send and the standard table lacks on some systems.
+# What phones, cameras and browsers send and the standard table lacks on some systems, or has wrong: to Python a .3gp is
+# a sound.
 SUFFIX_KINDS: dict[str, Kind] = {
     ".heic": "image",
     ".heif": "image",
@@ -16,18 +17,28 @@ SUFFIX_KINDS: dict[str, Kind] = {
     ".m4a": "audio",
     ".flac": "audio",
     ".opus": "audio",
+    ".caf": "audio",
+    ".mka": "audio",
+    ".weba": "audio",
     ".mkv": "video",
     ".webm": "video",
+    ".3gp": "video",
+    ".3g2": "video",
+    ".mts": "video",
+    ".m2ts": "video",
+    ".ts": "video",
 }
 
 
 def kind_of_file(content_type: str | None, name: str | None) -> Kind | None:
     """By MIME type, then by suffix, the order that vLLM-Omni documents; None where neither says."""
-    for mime in (content_type, mimetypes.guess_type(name or "")[0]):
-        major = (mime or "").partition("/")[0].strip().lower()
-        if major in get_args(Kind):
-            return cast(Kind, major)
-    return SUFFIX_KINDS.get("." + (name or "").lower().rpartition(".")[2])
+    known = SUFFIX_KINDS.get("." + (name or "").lower().rpartition(".")[2])
+    return _kind_of_mime(content_type) or known or _kind_of_mime(mimetypes.guess_type(name or "")[0])
+
+
+def _kind_of_mime(mime: str | None) -> Kind | None:
+    major = (mime or "").partition("/")[0].strip().lower()
+    return cast(Kind, major) if major in get_args(Kind) else None
 
 
 def kind_of_uri(uri: str) -> Kind | None:

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from talkies.errors import MediaError, TooLarge
+from talkies.media.container import CONVERT, UNKNOWN_CODEC
+from talkies.media.files import readable_file
 from talkies.media.image import probe_image
-from talkies.media.probe import MediaInfo, probe
+from talkies.media.probe import UNKNOWN, MediaInfo, probe
 
 MIB = 1 << 20
 _NAMES = {"h264": "H.264", "hevc": "H.265", "aac": "AAC", "mp3": "MP3", "mp3float": "MP3"}
@@ -87,7 +89,9 @@ def check_image(source: str | os.PathLike[str] | bytes, limits: MediaLimits, *, 
     _check_bytes(source, limits.image_max_bytes, name)
     kind, width, height = probe_image(source, name=name)
     if kind not in limits.image_formats:
-        raise MediaError(f"{name} must use {', '.join(limits.image_formats)}; got {kind}", param=name)
+        raise MediaError(
+            f"{name} must use {', '.join(limits.image_formats)}; got {kind}", hint="convert it", param=name
+        )
     _check_sides(width, height, limits, name)
 
 
@@ -107,19 +111,29 @@ def check_video(
     info = probe(source, name=name)
     video = info.video
     if video is None:
-        raise MediaError(f"{name} has no video stream", param=name)
+        raise MediaError(
+            f"{name} has no video stream", hint="give it as a sound (.m4a, say), or use a video", param=name
+        )
+    if UNKNOWN in (video.codec, info.audio.codec if info.audio else None):
+        raise MediaError(f"{name} {UNKNOWN_CODEC}", hint=CONVERT, param=name)
     _check_container(info, limits.video_containers, name)
     if limits.video_codecs and video.codec not in limits.video_codecs:
-        raise MediaError(f"{name} must use {_words(limits.video_codecs)} video, got {video.codec}", param=name)
+        raise MediaError(
+            f"{name} must use {_words(limits.video_codecs)} video, got {video.codec}", hint=CONVERT, param=name
+        )
     if limits.soundtrack_codecs and info.audio and info.audio.codec not in limits.soundtrack_codecs:
         raise MediaError(
-            f"{name} must use {_words(limits.soundtrack_codecs)} audio, got {info.audio.codec}", param=name
+            f"{name} must use {_words(limits.soundtrack_codecs)} audio, got {info.audio.codec}",
+            hint=CONVERT,
+            param=name,
         )
     _check_sides(video.width, video.height, limits, name)
     # 23.976 is a rounded 24000/1001, and phones write 60.002.
     if video.fps and not limits.min_fps - 0.01 <= video.fps <= limits.max_fps + 0.01:
         raise MediaError(
-            f"{name}: FPS must be in [{limits.min_fps:g}, {limits.max_fps:g}], got {video.fps:g}", param=name
+            f"{name}: FPS must be in [{limits.min_fps:g}, {limits.max_fps:g}], got {video.fps:g}",
+            hint="convert it to 24 fps",
+            param=name,
         )
     _check_start(video.duration_s, start_time_s, limits, name)
     _check_seconds(video.duration_s - start_time_s, limits, name, longer_is_cut=start_time_s > 0)
@@ -135,10 +149,12 @@ def check_audio(
     _check_bytes(source, limits.audio_max_bytes, name)
     info = probe(source, name=name)
     if info.audio is None:
-        raise MediaError(f"{name} has no audio stream", param=name)
+        raise MediaError(f"{name} has no audio stream", hint="use a file with sound", param=name)
+    if info.audio.codec == UNKNOWN:
+        raise MediaError(f"{name} {UNKNOWN_CODEC}", hint=CONVERT, param=name)
     if limits.audio_containers and not set(info.format.split(",")) & set(limits.audio_containers):
         words = " or ".join(c.upper() for c in limits.audio_containers)
-        raise MediaError(f"{name} must be {words}, got {info.format.split(',')[0]}", param=name)
+        raise MediaError(f"{name} must be {words}, got {info.format.split(',')[0]}", hint="convert it", param=name)
     _check_seconds(info.audio.duration_s, limits, name)
     if totals is not None:
         totals.add("audio", info.audio.duration_s, name)
@@ -146,24 +162,27 @@ def check_audio(
 
 
 def _check_bytes(source: str | os.PathLike[str] | bytes, most: int, name: str) -> None:
-    try:
-        size = len(source) if isinstance(source, bytes) else os.stat(source).st_size
-    except OSError:
-        raise MediaError(f"{name} does not exist", param=name) from None
+    size = len(source) if isinstance(source, bytes) else readable_file(source, name).stat().st_size
     if size > most:
-        raise TooLarge(f"{name} exceeds the {most / MIB:g} MiB size limit ({size / MIB:.1f} MiB)", param=name)
+        raise TooLarge(
+            f"{name} exceeds the {most / MIB:g} MiB size limit ({size / MIB:.1f} MiB)",
+            hint="make it smaller",
+            param=name,
+        )
 
 
 def _check_container(info: MediaInfo, allowed: tuple[str, ...], name: str) -> None:
     if allowed and not set(info.format.split(",")) & set(allowed):
         words = " or ".join(c.upper() for c in reversed(allowed))
-        raise MediaError(f"{name} must be {words}, got {info.format.split(',')[0]}", param=name)
+        raise MediaError(f"{name} must be {words}, got {info.format.split(',')[0]}", hint="convert it", param=name)
 
 
 def _check_sides(width: int, height: int, limits: MediaLimits, name: str) -> None:
     low, high = limits.min_side_px, limits.max_side_px
     if not (low <= width <= high and low <= height <= high):
-        raise MediaError(f"{name}: dimensions must be in [{low}, {high}] pixels, got {width}x{height}", param=name)
+        raise MediaError(
+            f"{name}: dimensions must be in [{low}, {high}] pixels, got {width}x{height}", hint="scale it", param=name
+        )
     if not limits.min_ratio <= width / height <= limits.max_ratio:
         raise MediaError(
             f"{name}: width / height must be in [{limits.min_ratio:g}, {limits.max_ratio:g}], got {width / height:.3g}",
@@ -176,12 +195,14 @@ def _check_start(duration_s: float, start_s: float, limits: MediaLimits, name: s
     if start_s < 0 or (start_s > 0 and start_s >= duration_s):
         raise MediaError(
             f"{name}: start_time_seconds={start_s:g} is outside the source duration of {duration_s:.2f} s",
+            hint="start earlier",
             param="start_time_seconds",
         )
     if start_s > 0 and duration_s - start_s < limits.min_seconds - limits.slack_s:
         raise MediaError(
             f"{name}: start_time_seconds={start_s:g} leaves {duration_s - start_s:.2f} s, "
             f"at least {limits.min_seconds:g} are needed",
+            hint="start earlier",
             param="start_time_seconds",
         )
 
@@ -191,6 +212,7 @@ def _check_seconds(seconds: float, limits: MediaLimits, name: str, *, longer_is_
     if seconds < low or (seconds > high and not longer_is_cut):
         raise MediaError(
             f"{name}: duration must be in [{limits.min_seconds:g}, {limits.max_seconds:g}] seconds, got {seconds:.2f}",
+            hint="use a longer one" if seconds < low else "trim it",
             param=name,
         )
 

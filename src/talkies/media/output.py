@@ -1,25 +1,78 @@
-"""Refuse an output path before any work is done for it."""
+"""Where an MP4 may be written, and what to say when it cannot."""
 
 from __future__ import annotations
 
 import os
+import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 from talkies.errors import InvalidRequest, OutputError
 
 
-def check_writable(path: Path) -> None:
-    """Raises ``InvalidRequest`` for a name that is not an MP4's, ``OutputError`` where no file can be written."""
+def destination(path: Path) -> Path:
+    """The file that will be written: links are followed, as every other program does that writes through a name.
+
+    The writer renames over this name, which would replace a device, a pipe or a link: ``OutputError`` for those.
+    """
+    try:
+        target = Path(os.path.realpath(path))
+        mode = os.stat(target).st_mode
+    except FileNotFoundError:
+        return target
+    except (OSError, ValueError) as exc:
+        raise cannot_write(path, reason_of(exc)) from None
+    if stat.S_ISDIR(mode):
+        raise cannot_write(path, "it is a folder")
+    if not stat.S_ISREG(mode):
+        raise cannot_write(path, "it is a device, a pipe or a socket")
+    if not os.access(target, os.W_OK):
+        raise cannot_write(path, "it is read-only")
+    return target
+
+
+def check_writable(path: Path, *, inputs: Iterable[Path] = ()) -> None:
+    """Raises ``InvalidRequest`` before any work is done for a place that cannot be written, or that is read as well."""
     if path.suffix.lower() != ".mp4":
         raise InvalidRequest(
             f"output {path} does not end in .mp4", hint="talkies writes MP4 files: name it so", param="output"
         )
-    folder = path.parent
-    if path.is_dir():
-        raise OutputError(f"cannot write {path}: it is a folder", hint="name a file in it", param="output")
+    try:
+        target = destination(path)
+    except OutputError as error:
+        raise InvalidRequest(error.message, hint=error.hint, param="output") from None
+    folder = target.parent
     if not folder.is_dir():
-        raise OutputError(f"cannot write {path}: {folder} is not a folder", hint=f"mkdir -p {folder}", param="output")
+        raise InvalidRequest(
+            f"cannot write {path}: {folder if target != path.absolute() else path.parent} is not a folder",
+            hint=f"mkdir -p {path.parent}",
+            param="output",
+        )
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise OutputError(
+        raise InvalidRequest(
             f"cannot write {path}: no permission in {folder}", hint="choose another place", param="output"
         )
+    if any(os.path.realpath(source) == os.fspath(target) for source in inputs):
+        raise InvalidRequest(
+            f"output {path} is also an input, which would be lost", hint="name another file with -o", param="output"
+        )
+
+
+def cannot_write(path: Path, reason: str) -> OutputError:
+    return OutputError(f"cannot write {path}: {reason}", hint=_way_out(reason))
+
+
+def reason_of(exc: BaseException) -> str:
+    # An FFmpegError's text repeats the temporary name, which means nothing to the reader.
+    return str(getattr(exc, "strerror", None) or str(exc) or type(exc).__name__)
+
+
+def _way_out(reason: str) -> str | None:
+    ways = {
+        "No space left": "free some disk space or choose another folder",
+        "too large": "raise the file-size limit (ulimit -f)",
+        "No such file": "create the folder first",
+        "it is ": "name another file",
+        "name too long": "choose a shorter name",
+    }
+    return next((way for words, way in ways.items() if words in reason), None)

@@ -12,6 +12,8 @@ from av.container import InputContainer
 from talkies.media.container import open_media, picture_stream, promised_s
 from talkies.media.metadata import METADATA_KEY, unpack_metadata
 
+UNKNOWN = "unknown"  # a codec that the installed FFmpeg has no decoder for
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VideoInfo:
@@ -56,7 +58,7 @@ def probe_container(container: InputContainer) -> MediaInfo:
         context = stream.codec_context
         rate = stream.average_rate or stream.guessed_rate
         video = VideoInfo(
-            codec=context.name if context else "unknown",
+            codec=context.name if context else UNKNOWN,
             width=context.width if context else 0,
             height=context.height if context else 0,
             fps=round(float(rate), 3) if rate else 0.0,
@@ -66,7 +68,7 @@ def probe_container(container: InputContainer) -> MediaInfo:
     if container.streams.audio:
         sound = container.streams.audio[0]
         audio = AudioInfo(
-            codec=sound.codec_context.name if sound.codec_context else "unknown",
+            codec=sound.codec_context.name if sound.codec_context else UNKNOWN,
             sample_rate_hz=sound.codec_context.sample_rate if sound.codec_context else 0,
             channels=len(sound.codec_context.layout.channels) if sound.codec_context else 0,
             duration_s=_length_s(container, sound, total_s),

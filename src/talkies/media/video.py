@@ -26,6 +26,7 @@ from talkies.media.resize import lanczos
 MAX_CLIP_BYTES = 4 << 30
 TRUNCATION_SLACK_S = 0.5  # a file may end this much before its header says
 SEEK_FROM_S = 4.0
+HDR_CURVES = {16: "PQ", 18: "HLG"}  # AVColorTransferCharacteristic
 _HALF = Fraction(1, 2)
 
 SizeOf = Callable[[int, int], tuple[int, int]]
@@ -64,7 +65,7 @@ def read_video(
     with open_media(source, name) as (container, label):
         stream = picture_stream(container)
         if stream is None:
-            raise MediaError(f"{label} has no video stream", param=label)
+            raise MediaError(f"{label} has no video stream", hint="give it as a sound, or use a video", param=label)
         reader = _Reader(container, stream, label, start_time_s, size_of, notes)
         frames = _fill_slots(reader, fps=fps, num_slots=num_slots)
     sound = None
@@ -110,6 +111,7 @@ def _fill_slots(reader: _Reader, *, fps: int, num_slots: int) -> np.ndarray:
         if reader.num_decoded:
             raise MediaError(
                 f"{reader.label}: start_time_seconds={float(reader.start_time_s):g} is outside the source duration",
+                hint="start earlier",
                 param=reader.label,
             )
         raise MediaError(f"cannot read frames of {reader.label}", hint="export the file again", param=reader.label)
@@ -136,7 +138,7 @@ class _Reader:
         self._stream = stream
         context = self._stream.codec_context
         if context is None:
-            raise MediaError(f"{label} uses a video codec that cannot be read", param=label)
+            raise MediaError(f"{label} uses a video codec that cannot be read", hint="convert it to H.264", param=label)
         if context.width * context.height > MAX_DECODE_PIXELS:
             raise TooLarge(f"{label} is {context.width}x{context.height}", hint="scale the video down", param=label)
         context.options = {"max_pixels": str(MAX_DECODE_PIXELS)}  # the stream may claim another size than the file
@@ -211,6 +213,10 @@ class _Reader:
 
     def _target_size(self, frame: av.VideoFrame, pixels: np.ndarray) -> tuple[int, int]:
         height, width = pixels.shape[:2]
+        if frame.color_trc in HDR_CURVES:
+            self._notes.append(
+                f"HDR ({HDR_CURVES[frame.color_trc]}) is not mapped to SDR: colours come out flat; export it as SDR"
+            )
         aspect = self._stream.sample_aspect_ratio or Fraction(1)
         if aspect > 0 and aspect != 1:
             # The aspect is that of the stored picture: after a quarter turn it stretches the other side.
