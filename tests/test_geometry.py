@@ -1,4 +1,4 @@
-"""Spec section 3.1, worked numbers."""
+"""Sizes of clips, worked by hand for the released model."""
 
 import pytest
 

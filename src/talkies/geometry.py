@@ -1,4 +1,4 @@
-"""Integers only: seconds -> frames -> latent frames -> rows, and aspect -> canvas (spec section 3.1).
+"""Integers only: seconds -> frames -> latent frames -> rows, and aspect -> canvas (tests/test_geometry.py).
 
 Nothing here is a constant of the code: the numbers of one checkpoint are its :class:`Limits`, read from its
 configs without loading a weight. The defaults are the released model's values.

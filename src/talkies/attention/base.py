@@ -1,4 +1,4 @@
-"""How rows meet: the attend contract and the documents it honours (spec 2.7).
+"""How rows meet: the attend contract and the documents it honours.
 
 S rows of one packed sequence, N heads, H channels a head.
 """

@@ -1,4 +1,4 @@
-"""The audio VAE: stereo waveform <-> normalized latents (spec section 6.6). float32 always.
+"""The audio VAE: stereo waveform <-> normalized latents (tests/parity/test_audio_vae.py). float32 always.
 
 n samples per channel at ``sample_rate_hz``, C latent channels, Ta latents per channel, hop samples per latent.
 The VAE is mono: left and right are two items of a batch.

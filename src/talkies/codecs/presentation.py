@@ -1,4 +1,4 @@
-"""What the text encoder reads: labels, vision blocks and the prompt as token ids (spec sections 5.2 to 5.4).
+"""What the text encoder reads: labels, vision blocks and the prompt as token ids.
 
 No chat template, no system prompt, no special tokens around it; the prompt is used verbatim. Each segment is
 tokenized on its own, since merges across a boundary would change the ids.

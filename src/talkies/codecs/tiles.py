@@ -1,4 +1,5 @@
-"""Spatial tiles of the video VAE: the plan and the stitch (spec section 6.3). Part of the released result.
+"""Spatial tiles of the video VAE: the plan and the stitch. Part of the released result
+(tests/parity/test_video_vae.py).
 
 H, W pixels (decode) or latents (encode); a tile is [..., h, w].
 """

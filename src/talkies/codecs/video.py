@@ -1,4 +1,4 @@
-"""The video VAE: frames <-> normalized latents (spec sections 6.1 to 6.5).
+"""The video VAE: frames <-> normalized latents (tests/parity/test_video_vae.py).
 
 F frames, T latent frames, C latent channels, H W pixels, h w latents. The encoder is diffusers' module, built on
 the first encode: a text-to-video request never imports it. The decoder is ours and is loaded at once.
@@ -25,7 +25,7 @@ from talkies.errors import CheckpointError, ConfigError
 # The VAE's pixel convention: ImageNet statistics over 0..1, not -1..1.
 PIXEL_MEAN = (0.485, 0.456, 0.406)
 PIXEL_STD = (0.229, 0.224, 0.225)
-# Every condition restarts its posterior noise here, whatever the request's seed (spec 6.5).
+# Every condition restarts its posterior noise here, whatever the request's seed (tests/parity/test_video_vae.py).
 POSTERIOR_SEED = 42
 # Tiles decoded together: enough tokens to fill the device, few enough to keep the FFN's activations small.
 TOKENS_PER_BATCH_CPU = 4_096

@@ -1,4 +1,4 @@
-"""The video VAE's config, from either disk layout (spec sections 1.2 and 1.3), as one frozen value."""
+"""The video VAE's config, from either disk layout, as one frozen value."""
 
 from __future__ import annotations
 

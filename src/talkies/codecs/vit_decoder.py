@@ -1,4 +1,4 @@
-"""The video VAE's decoder: a non-causal ViT over one tile of latents (spec section 6.4).
+"""The video VAE's decoder: a non-causal ViT over one tile of latents (tests/parity/test_video_vae.py).
 
 B tiles, C latent channels, t h w the tile's latent sizes, S = t*h*w tokens, R register tokens, D width,
 N heads of H channels, F FFN inner width.

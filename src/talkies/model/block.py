@@ -1,4 +1,4 @@
-"""The blocks of the packed DiT and of its text refiner (spec 2.2, 2.3, 2.6), and what they must know of their rows.
+"""The blocks of the packed DiT and of its text refiner, and what they must know of their rows.
 
 S rows, L text rows, D hidden, N heads, H channels a head, F feed-forward inner, A rotary angles, T table entries.
 """
@@ -123,7 +123,7 @@ class FeedForward(nn.Module):
 
 
 class RefinerBlock(nn.Module):
-    """Pre-norm block of the text refiner: no modulation, no rotary (spec 2.6)."""
+    """Pre-norm block of the text refiner: no modulation, no rotary."""
 
     def __init__(self, config: DiTConfig, ops: Ops) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class RefinerBlock(nn.Module):
 
 
 class Block(nn.Module):
-    """One modulated block (spec 2.2). ``adaln`` is absent when modulation comes from a table."""
+    """One modulated block. ``adaln`` is absent when modulation comes from a table."""
 
     def __init__(self, config: DiTConfig, ops: Ops, *, adaln: bool = True) -> None:
         super().__init__()

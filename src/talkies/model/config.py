@@ -1,4 +1,4 @@
-"""The shape of a DiT checkpoint, in either spelling of its config (spec 1.2)."""
+"""The shape of a DiT checkpoint, in either spelling of its config."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The packed DiT: embed, run_blocks, project (spec 2). Single-device code; placement wraps it from outside.
+"""The packed DiT: embed, run_blocks, project. Single-device code; placement wraps it from outside.
+
+Equal to diffusers' model on the same weights (tests/parity/test_dit_forward.py).
 
 Three seams: ``attend`` (how rows meet), ``blocks`` (where weights come from) and the rows themselves, which
 ``run_blocks`` takes as any share of the sequence with its matching view and modulation.

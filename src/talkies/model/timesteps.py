@@ -1,4 +1,4 @@
-"""Which timestep each row is at (spec 3.7). S rows, M distinct timesteps."""
+"""Which timestep each row is at (tests/parity/test_packing.py). S rows, M distinct timesteps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Initial noise with the reference's seeding (spec 3.8). Always drawn on CPU in float32, so a seed is a clip."""
+"""Initial noise with the reference serving stack's seeding. Always drawn on CPU in float32, so a seed is a clip."""
 
 from __future__ import annotations
 
