@@ -14,6 +14,7 @@ from math import prod
 from talkies.model import keys
 from talkies.model.chunking import Chunking
 from talkies.model.config import DiTConfig
+from talkies.placement.flat import padded
 from talkies.placement.forward_rates import forward_rates
 from talkies.placement.layerwise import LayerwiseConfig, streamed_positions
 from talkies.placement.modulation_feed import WHOLE_BYTES
@@ -130,12 +131,8 @@ def _module_bytes(config: DiTConfig, path: str, chosen: frozenset[str], size: in
     total = 0
     for spec in keys.block_specs(config, "", adaln=False):
         fp8 = spec.name.endswith(".weight") and f"{path}.{spec.name.removesuffix('.weight')}" in chosen
-        total += _padded(prod(spec.shape) * (1 if fp8 else size)) + (_padded(4 * spec.shape[0]) if fp8 else 0)
+        total += padded(prod(spec.shape) * (1 if fp8 else size)) + (padded(4 * spec.shape[0]) if fp8 else 0)
     return total
-
-
-def _padded(num_bytes: int) -> int:
-    return -(-num_bytes // 256) * 256
 
 
 @dataclass(frozen=True, slots=True)
