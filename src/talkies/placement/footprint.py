@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from math import prod
 
+from talkies.geometry import tiles_along
 from talkies.model import keys
 from talkies.model.chunking import Chunking
 from talkies.model.config import DiTConfig
@@ -58,12 +59,9 @@ class VideoSizes:
         return 4 * (self.width * (self.latent_channels + self.pixels_per_token + self.extra_tokens + 4))
 
     def tiles(self, width: int, height: int) -> int:
-        return self._along(width) * self._along(height)
-
-    def _along(self, side: int) -> int:
-        if side <= self.tile_pixels:
-            return 1
-        return -(-(side - self.tile_overlap) // (self.tile_pixels - self.tile_overlap))
+        """Tiles of one window of a picture of so many pixels."""
+        along = (tiles_along(side, tile=self.tile_pixels, min_overlap=self.tile_overlap) for side in (width, height))
+        return prod(along)
 
     def tile_tokens(self, width: int, height: int) -> int:
         sides = prod(min(side, self.tile_pixels) // self.spatial_factor for side in (width, height))
