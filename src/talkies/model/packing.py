@@ -75,11 +75,6 @@ class PackedLayout:
         """Rows with structural padding: the S of every [S, ...] tensor of this layout."""
         return self.tags.shape[0]
 
-    @property
-    def aligned_rows(self) -> int:
-        """Valid rows rounded up to the multiple of 64 that kernels and shards like."""
-        return -(-self.num_rows // ROW_MULTIPLE) * ROW_MULTIPLE
-
     def _count(self, *roles: Role) -> int:
         return sum(s.stop - s.start for s in self.segments if s.role in roles)
 

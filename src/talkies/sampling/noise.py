@@ -23,11 +23,6 @@ class Noise:
     conditions: tuple[Tensor, ...]  # each [1, C, t, h, w]
 
 
-def seeds_of(seed: int, num_outputs: int) -> tuple[int, ...]:
-    """Seeds of the outputs of one request: consecutive."""
-    return tuple(seed + i for i in range(num_outputs))
-
-
 def draw(
     seed: int,
     *,
