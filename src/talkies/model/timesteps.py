@@ -12,7 +12,7 @@ from torch import Tensor
 from talkies.kernels.runs import RowRuns
 
 if TYPE_CHECKING:
-    from talkies.model.packing import PackedLayout, Segment
+    from talkies.model.layout import PackedLayout, Segment
 
 VISUAL_CONDITION_T = 0.999  # keyframes and visual references are held just short of clean
 AUDIO_CONDITION_T = 1.0  # reference audio is held clean
