@@ -3,7 +3,7 @@
     t2va, fl2va :  text | keyframes         | target audio | target video | (structural padding)
     ref2va      :  text | reference blocks  | target audio | target video | (structural padding)
 
-What comes out is a ``PackedLayout`` (``layout.py``). ``__all__`` is what other rooms need of rows, from here and from beside.
+What comes out is a ``PackedLayout`` (``layout.py``). ``__all__`` is what other rooms need of rows.
 """
 
 from __future__ import annotations
