@@ -113,6 +113,7 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
 
 
 def check_shape(key: str, found: tuple[int, ...], expected: tuple[int, ...], where: str) -> None:
+    """Raises ``CheckpointError`` naming ``key`` of ``where`` when the shapes differ."""
     if found != expected:
         raise CheckpointError(
             f"{where}: weight {key} has shape {list(found)}, the config asks for {list(expected)}",

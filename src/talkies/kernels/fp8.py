@@ -39,4 +39,5 @@ class Fp8Rows:
         return Fp8Rows(self.data[rows], self.scale[rows], self.dtype)
 
     def dequantized(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The values, [S, K] in ``dtype``."""
         return (self.data.float() * self.scale).to(dtype)

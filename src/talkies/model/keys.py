@@ -32,6 +32,8 @@ class Layout(Enum):
 
 
 class Form(Enum):
+    """How our tensor is made of a file's: see :func:`join`."""
+
     PLAIN = "plain"
     QKV = "qkv"  # ours: [q; k; v]
     GATED = "gated"  # ours: [value; gate]
@@ -124,6 +126,7 @@ def top_specs(config: DiTConfig) -> list[Spec]:
 
 
 def all_specs(config: DiTConfig) -> list[Spec]:
+    """Every tensor of the model, AdaLN projections included."""
     blocks = [s for i in range(config.num_layers) for s in block_specs(config, f"blocks.{i}.", adaln=True)]
     return top_specs(config) + blocks
 

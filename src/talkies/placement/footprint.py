@@ -27,7 +27,11 @@ WORKSPACE = 96 << 20  # cuBLAS (32 MiB on Hopper) and what other libraries keep 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VideoSizes:
-    """The video VAE's decoder, whose linears are 16-bit on a GPU, and its tiles."""
+    """The video VAE's decoder, whose linears are 16-bit on a GPU, and its tiles; the defaults are the released one's.
+
+    ``pixels_per_token``: float32 values that a token becomes; ``extra_tokens``: registers and the zero token of a
+    tile; ``window_*`` and ``clip_*``: lengths of one decoded window and of what it adds to the clip.
+    """
 
     width: int = 2048
     num_layers: int = 36
@@ -52,10 +56,12 @@ class VideoSizes:
 
     @property
     def layer_bytes(self) -> int:
+        """Linears in their dtype, the two norms and two layer scales in float32."""
         return self.layer_parameters * self.linear_bytes + 4 * self.width * 4
 
     @property
     def rest_bytes(self) -> int:
+        """Of all but the layers: projections, registers and norms in float32."""
         return 4 * (self.width * (self.latent_channels + self.pixels_per_token + self.extra_tokens + 4))
 
     def tiles(self, width: int, height: int) -> int:
@@ -64,16 +70,18 @@ class VideoSizes:
         return prod(along)
 
     def tile_tokens(self, width: int, height: int) -> int:
+        """Tokens of one tile of one window."""
         sides = prod(min(side, self.tile_pixels) // self.spatial_factor for side in (width, height))
         return self.window_latents * sides + self.extra_tokens
 
     def windows(self, latent_frames: int) -> int:
+        """Windows that a clip is decoded in, at least one."""
         return max(1, (latent_frames - self.window_latents) // self.clip_latents + 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sizes:
-    """All components of one checkpoint. ``block_bytes`` is e: 2 on a GPU."""
+    """All components of one checkpoint. ``block_bytes`` is e, the bytes of a value in the block dtype: 2 on a GPU."""
 
     dit: DiTConfig = field(default_factory=DiTConfig)
     text: TextSizes = field(default_factory=TextSizes)
@@ -106,13 +114,14 @@ class Work:
 
 @cache
 def block_bytes(config: DiTConfig, quantize: QuantizeConfig, size: int) -> tuple[int, ...]:
-    """Of each block without AdaLN, in its flat buffer."""
+    """Of each block without AdaLN, in its flat buffer; ``size`` is e."""
     chosen = quantized_names(quantize, config)
     return tuple(_module_bytes(config, f"blocks.{i}", chosen, size) for i in range(config.num_layers))
 
 
 @cache
 def refiner_bytes(config: DiTConfig, size: int) -> tuple[int, ...]:
+    """Of each block of the text refiner, which is never quantised."""
     return tuple(
         _module_bytes(config, f"token_refiner.blocks.{i}", frozenset(), size) for i in range(config.num_refiner_layers)
     )
@@ -162,6 +171,7 @@ def dit_weights(sizes: Sizes, quantize: QuantizeConfig, layerwise: LayerwiseConf
 
 
 def text_weights(sizes: Sizes, where: str, slots: int = 2, quantize: QuantizeConfig | None = None) -> Weights:
+    """``where`` as in ``components.Where``; ``slots`` are a stream's, where it streams."""
     t, size = sizes.text, sizes.block_bytes
     layers = text_layer_bytes(t, quantize or QuantizeConfig(), size)
     whole = sum(layers) + t.rest_parameters * size
@@ -169,11 +179,13 @@ def text_weights(sizes: Sizes, where: str, slots: int = 2, quantize: QuantizeCon
 
 
 def video_weights(sizes: Sizes, where: str, slots: int = 2) -> Weights:
+    """Of the decoder; the encoder is no part of a plan."""
     v = sizes.video
     return _weights(where, v.layer_bytes, v.num_layers, v.rest_bytes, slots)
 
 
 def audio_weights(sizes: Sizes, where: str) -> Weights:
+    """Encoder and decoder in float32; it has no layers to stream."""
     return _weights(where, 0, 0, 4 * sizes.audio_parameters, 1)
 
 
@@ -242,4 +254,5 @@ def decode_bytes(sizes: Sizes, work: Work) -> int:
 
 
 def sound_bytes(sizes: Sizes, work: Work) -> int:
+    """The whole wave in the audio decoder."""
     return work.num_samples * sizes.audio_sample_bytes

@@ -60,7 +60,7 @@ class TextSizes:
 
 @cache
 def text_layer_bytes(text: TextSizes, quantize: QuantizeConfig, size: int) -> tuple[int, ...]:
-    """Of each decoder layer; an e4m3 linear has a float32 scale an output besides."""
+    """Of each decoder layer, ``size`` bytes a value; an e4m3 linear has a float32 scale an output besides."""
     chosen = quantized_text_names(quantize, text.num_layers)
     return tuple(
         text.norm_parameters * size
