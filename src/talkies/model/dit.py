@@ -2,8 +2,8 @@
 
 Equal to diffusers' model on the same weights (tests/parity/test_dit_forward.py).
 
-Three seams: ``attend`` (how rows meet), ``blocks`` (where weights come from) and the rows themselves, which
-``run_blocks`` takes as any share of the sequence with its matching view and modulation.
+Three seams: ``attend`` (how rows meet), ``blocks`` (where weights come from) and ``run_blocks``, which takes any share
+of the sequence with its matching view and modulation, and may be taken over whole (placement's ``graphs``, ``lead``).
 
 S rows, L text rows, D hidden, N heads, H channels a head, F feed-forward inner, A rotary angles.
 """
