@@ -20,7 +20,7 @@ from talkies.placement.forward_rates import forward_rates
 from talkies.placement.layerwise import LayerwiseConfig, streamed_positions
 from talkies.placement.modulation_feed import WHOLE_BYTES
 from talkies.placement.quantize import QuantizeConfig, quantized_names
-from talkies.placement.text_sizes import TextSizes, text_layer_bytes
+from talkies.placement.text_sizes import TextSizes, layer_token_bytes, text_layer_bytes
 
 WORKSPACE = 96 << 20  # cuBLAS (32 MiB on Hopper) and what other libraries keep in the allocator
 
@@ -229,10 +229,9 @@ def table_bytes(sizes: Sizes, work: Work) -> int:
 
 
 def encode_bytes(sizes: Sizes, work: Work, *, fp8: bool = False) -> int:
-    """Text of ``text_tokens``; a layer of transformers keeps about ten widths and three inner ones. With ``fp8`` the
-    e4m3 copy of the widest product's input besides."""
+    """Text of ``text_tokens``; with ``fp8`` the e4m3 copy of the widest product's input besides."""
     t = sizes.text
-    return work.text_tokens * (sizes.block_bytes * (10 * t.width + 3 * t.inner) + (t.inner + 4 if fp8 else 0))
+    return work.text_tokens * (layer_token_bytes(t.width, t.inner, sizes.block_bytes) + (t.inner + 4 if fp8 else 0))
 
 
 def decode_bytes(sizes: Sizes, work: Work) -> int:
