@@ -36,7 +36,7 @@ class Segment(NamedTuple):
 class PackedLayout:
     """One forward's rows. Built by :func:`build_layout` and :func:`concat_layouts`, never changed after."""
 
-    tags: Tensor  # int8 [S]: 0 video, 1 text, 2 audio, -1 padding
+    tags: Tensor  # int8 [S]: TAG_* of ``config.py``; -1 padding
     positions: Tensor  # float64 [S, 3]
     segments: tuple[Segment, ...]  # in row order, without padding
     document_lengths: tuple[int, ...]

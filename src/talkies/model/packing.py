@@ -17,6 +17,7 @@ from torch import Tensor
 from talkies.errors import InvalidRequest
 from talkies.model import positions as pos
 from talkies.model.conditions import AudioCondition, Condition, VisualCondition
+from talkies.model.config import TAG_AUDIO, TAG_VIDEO
 from talkies.model.layout import PackedLayout, Segment, concat_layouts
 from talkies.model.rows import audio_to_rows, patchify_video, rows_to_audio, unpatchify_video
 from talkies.model.spans import Stream
@@ -154,7 +155,7 @@ class _Builder:
             segments.append(Segment(block.stream, block.role, start, start + rows, next_source[block.stream], 0))
             next_source[block.stream] += rows
             start += rows
-        tag_of = {Stream.VIDEO: 0, Stream.AUDIO: 2}
+        tag_of = {Stream.VIDEO: TAG_VIDEO, Stream.AUDIO: TAG_AUDIO}
         tags = [
             self.text_tags
             if block.stream is Stream.TEXT

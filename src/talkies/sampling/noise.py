@@ -10,8 +10,7 @@ from torch import Tensor
 
 from talkies.errors import InvalidRequest
 from talkies.model.packing import VisualCondition, patchify_video
-
-MIN_SEED, MAX_SEED = -(2**63), 2**63 - 1  # a negative one is its two's complement, as torch takes it
+from talkies.request import INT64_MAX, INT64_MIN
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +63,6 @@ def external(
 
 
 def _randn(seed: int, *shape: int) -> Tensor:
-    if not MIN_SEED <= seed <= MAX_SEED:
-        raise InvalidRequest(f"seed={seed} is out of range", hint=f"use {MIN_SEED}..{MAX_SEED}", param="seed")
+    if not INT64_MIN <= seed <= INT64_MAX:  # a negative one is its two's complement, as torch takes it
+        raise InvalidRequest(f"seed={seed} is out of range", hint=f"use {INT64_MIN}..{INT64_MAX}", param="seed")
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float32)
