@@ -62,9 +62,9 @@ def ours(engine: Engine, request: VideoRequest, path: Path) -> dict[str, float]:
     }
 
 
-def theirs(pipe, request: VideoRequest, geometry, path: Path) -> float:
-    start = time.perf_counter()
-    state = pipe(
+def run_pipeline(pipe, request: VideoRequest, geometry):
+    """Its state: ``videos`` float [1, F, 3, H, W] in 0..1, ``audio`` float32 [1, 2, N]."""
+    return pipe(
         prompt=request.prompt,
         num_inference_steps=request.num_sigmas,
         height=geometry.height,
@@ -73,6 +73,11 @@ def theirs(pipe, request: VideoRequest, geometry, path: Path) -> float:
         generator=torch.Generator().manual_seed(request.seed),
         output_type="pt",
     )
+
+
+def theirs(pipe, request: VideoRequest, geometry, path: Path) -> float:
+    start = time.perf_counter()
+    state = run_pipeline(pipe, request, geometry)
     frames = (state.get("videos")[0].permute(0, 2, 3, 1) * 255).round().to(torch.uint8).numpy()
     write_mp4(path, frames, state.get("audio")[0].numpy())
     return time.perf_counter() - start
@@ -96,15 +101,7 @@ def main() -> None:
 
     # Same noise first: no speed without the same clip.
     clip = engine.generate(request, noise=single_stream_noise(engine, geometry, request.seed))
-    state = pipe(
-        prompt=PROMPT,
-        num_inference_steps=request.num_sigmas,
-        height=geometry.height,
-        width=geometry.width,
-        num_frames=geometry.num_frames,
-        generator=torch.Generator().manual_seed(request.seed),
-        output_type="pt",
-    )
+    state = run_pipeline(pipe, request, geometry)
     reference = state.get("videos")[0].permute(0, 2, 3, 1).numpy()
     mse = float(np.mean((clip.frames / 255.0 - reference) ** 2))
     psnr = 10 * np.log10(1 / max(mse, 1e-12))

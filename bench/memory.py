@@ -21,7 +21,7 @@ from __future__ import annotations
 import argparse
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -41,7 +41,7 @@ from talkies.placement.footprint import Sizes
 from talkies.placement.hardware import H200, Hardware
 from talkies.placement.quantize import QuantizeConfig
 
-PARTS = ("rates", "bf16", "fp8", "ranks", "e2e")
+# Seconds that a part needs on an H200.
 NEEDS_S = {"rates": 10, "bf16": 240, "fp8": 200, "ranks": 200, "e2e": 240}
 MIDDLE = fw.Shape(text=30, audio_latents=207, frames=37, height=36, width=60)
 SHORT = fw.Shape(text=30, audio_latents=207, frames=37, height=18, width=34)
@@ -141,6 +141,15 @@ def part_e2e(run: Run) -> None:
     memory_e2e.run(run)
 
 
+PARTS: dict[str, Callable[[Run], None]] = {
+    "rates": part_rates,
+    "bf16": part_bf16,
+    "fp8": part_fp8,
+    "ranks": part_ranks,
+    "e2e": part_e2e,
+}
+
+
 def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default=",".join(PARTS))
@@ -192,7 +201,7 @@ def main(argv: list[str] | None = None) -> int:
             continue
         run.say(f"{part}:")
         try:
-            globals()[f"part_{part}"](run)
+            PARTS[part](run)
             ended = True
         except Exception:
             traceback.print_exc()

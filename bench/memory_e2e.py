@@ -6,21 +6,21 @@ The audio VAE is left out: its class is diffusers', which a GPU machine need not
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bench.memory_curve import Step
+from bench.random_modules import TEXT, TINY_TEXT, TINY_VISION, VISION, drawn, text_model
 from talkies.attention import registry
 from talkies.benchmarks import forward as fw
 from talkies.benchmarks.random_dit import RandomDiT
 from talkies.benchmarks.timing import GIB, free, synchronize
 from talkies.codecs.latents import LatentStats
-from talkies.codecs.text import NUM_LAYERS, restore_buffers
 from talkies.codecs.video import VideoVAE
 from talkies.codecs.video_config import RELEASE, VideoVAEConfig
 from talkies.codecs.vit_decoder import ViTDecoder
@@ -41,41 +41,6 @@ if TYPE_CHECKING:
 
 NUM_FORWARDS = 3
 PROMPT_TOKENS = 512
-TEXT: dict[str, Any] = {
-    "hidden_size": 5120,
-    "intermediate_size": 25_600,
-    "num_attention_heads": 64,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "num_hidden_layers": NUM_LAYERS,
-    "vocab_size": 151_936,
-    "rope_parameters": {
-        "rope_type": "default",
-        "rope_theta": 5e6,
-        "mrope_interleaved": True,
-        "mrope_section": [24, 20, 20],
-    },
-}
-VISION: dict[str, Any] = {
-    "depth": 27,
-    "hidden_size": 1152,
-    "intermediate_size": 4304,
-    "num_heads": 16,
-    "out_hidden_size": 5120,
-    "deepstack_visual_indexes": [8, 16, 24],
-}
-TINY_TEXT = {
-    "hidden_size": 48,
-    "intermediate_size": 96,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 32,
-    "num_hidden_layers": 4,
-    "vocab_size": 600,
-    "rope_parameters": TEXT["rope_parameters"] | {"mrope_section": [6, 5, 5]},
-}
-TINY_VISION = {"depth": 1, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "out_hidden_size": 48}
-TINY_VISION |= {"deepstack_visual_indexes": [0]}
 TINY_VAE = {"decoder_num_layers": 4, "decoder_num_attention_heads": 2, "decoder_attention_head_dim": 16}
 
 
@@ -166,37 +131,9 @@ def _work(shape: fw.Shape) -> Work:
     )
 
 
-def _drawn(device: torch.device) -> Callable[[nn.Module, Collection[str] | None], None]:
-    """Weights of the meta device become random ones on ``device``, a module at a time."""
-
-    def prepare(module: nn.Module, names: Collection[str] | None) -> None:
-        for name, parameter in list(module.named_parameters()):
-            if not parameter.is_meta or (names is not None and name not in names):
-                continue
-            path, _, leaf = name.rpartition(".")
-            fan_in = parameter[0].numel() if parameter.ndim > 1 else 1
-            value = torch.randn(parameter.shape, dtype=parameter.dtype, device=device)
-            value.mul_(fan_in**-0.5 if parameter.ndim > 1 else 0.02)
-            if parameter.ndim == 1 and leaf == "weight":
-                value.add_(1.0)
-            module.get_submodule(path)._parameters[leaf] = nn.Parameter(value, requires_grad=False)
-
-    return prepare
-
-
 def _text(run: Run, where: str, residency: Residency) -> Any:
-    from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLConfig
-    from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLModel
-
     text, vision = (TEXT, VISION) if not run.smoke else (TINY_TEXT, TINY_VISION)
-    config: Any = Qwen3VLConfig.from_dict({"text_config": text, "vision_config": vision})
-    with torch.device("meta"):
-        model: Any = Qwen3VLModel(config)
-    model.to(torch.bfloat16)
-    model.language_model.norm = nn.Identity()
-    restore_buffers(model, config, run.device)
-    model.requires_grad_(False).eval()
-    prepare = _drawn(run.device)
+    model, prepare = text_model(text, vision, run.device), drawn(run.device)
     if where == "resident":
         prepare(model, None)
         move(model, run.device)
@@ -239,7 +176,7 @@ def _video(run: Run, where: str, residency: Residency) -> VideoVAE:
         if decoder.is_low_precision(name):
             parameter.data = parameter.data.to(decoder.compute_dtype)
     decoder.requires_grad_(False).eval()
-    prepare = _drawn(run.device)
+    prepare = drawn(run.device)
     if where == "resident":
         prepare(decoder, None)
         move(decoder, run.device)

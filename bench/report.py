@@ -15,7 +15,7 @@ import torch
 RESULTS = Path(__file__).parent / "results"
 
 
-def write_result(
+def result_of(
     bench: str,
     device: str,
     *,
@@ -23,12 +23,9 @@ def write_result(
     metrics: Mapping[str, float],
     peer: Mapping[str, float],
     checks: Mapping[str, bool],
-    folder: Path = RESULTS,
-) -> Path:
-    """``<folder>/<bench>-<device>.json``; numbers are rounded to six significant digits."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{bench}-{device}.json"
-    result = {
+) -> dict[str, Any]:
+    """What a result file holds; numbers are rounded to six significant digits."""
+    return {
         "bench": bench,
         "device": device,
         "torch": torch.__version__,
@@ -37,9 +34,15 @@ def write_result(
         "shape": dict(shape),
         "metrics": {key: _short(value) for key, value in metrics.items()},
         "peer": {key: _short(value) for key, value in peer.items()},
-        "checks": dict(checks),
+        "checks": {key: bool(good) for key, good in checks.items()},
     }
-    path.write_text(json.dumps(result, indent=2) + "\n")
+
+
+def write_result(bench: str, device: str, *, folder: Path = RESULTS, **parts: Any) -> Path:
+    """:func:`result_of`, which takes ``parts``, as ``<folder>/<bench>-<device>.json``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{bench}-{device}.json"
+    path.write_text(json.dumps(result_of(bench, device, **parts), indent=2) + "\n")
     return path
 
 

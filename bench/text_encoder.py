@@ -23,12 +23,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.memory_e2e import TEXT, TINY_TEXT, _drawn
+from bench.random_modules import TEXT, TINY_TEXT, drawn, text_model
 from bench.report import RESULTS, device_name, write_result
 from talkies.attention import registry
 from talkies.benchmarks.timing import GIB, Clock, free, median_of, peak, synchronize
 from talkies.codecs.presentation import Presentation
-from talkies.codecs.text import NUM_LAYERS, TextEncoder, restore_buffers
+from talkies.codecs.text import TextEncoder
 from talkies.codecs.text_attention import TEXT_ATTENTION, use_attention
 from talkies.codecs.text_linears import Fp8Linears
 from talkies.kernels import select
@@ -91,7 +91,8 @@ class Run:
         names = [name for name in TEXT_ATTENTION if registry.why_not(name, machine) is None]
         for name in set(TEXT_ATTENTION) - set(names):
             self.say(f"{name} left out: {registry.why_not(name, machine)}")
-        model = make(self.text, self.device)
+        model = text_model(self.text, VISION | {"out_hidden_size": self.text["hidden_size"]}, self.device)
+        drawn(self.device)(model, None)
         encoder = TextEncoder(model, num_live_layers=self.num_layers, dtype=torch.bfloat16, device=self.device)
         self.say(f"made {self.num_layers} layers in bf16 on {self.device}, {self.weights(model)}")
         for precision in ("bf16", "fp8"):
@@ -163,22 +164,6 @@ class Run:
         return seconds
 
 
-def make(text: dict[str, Any], device: torch.device) -> Any:
-    """The encoder as ``TextEncoder.load`` builds it, its weights drawn on the device."""
-    from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLConfig
-    from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLModel
-
-    vision = VISION | {"out_hidden_size": text["hidden_size"]}
-    config: Any = Qwen3VLConfig.from_dict({"text_config": text, "vision_config": vision})
-    with torch.device("meta"):
-        model: Any = Qwen3VLModel(config)
-    model.to(torch.bfloat16)
-    model.language_model.norm = nn.Identity()
-    restore_buffers(model, config, device)
-    _drawn(device)(model, None)
-    return model.requires_grad_(False).eval()
-
-
 def names_of(num_layers: int) -> set[str]:
     return {name.removeprefix(TEXT_PREFIX) for name in text_linear_names(num_layers)}
 
@@ -209,8 +194,6 @@ def floor(layers: Any, length: int, ops: Ops, device: torch.device) -> Callable[
 
     return run
 
-
-assert TEXT["num_hidden_layers"] == NUM_LAYERS
 
 if __name__ == "__main__":
     sys.exit(main())

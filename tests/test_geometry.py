@@ -1,4 +1,4 @@
-"""Spec section 3.1, worked numbers."""
+"""Sizes of clips, worked by hand for the released model."""
 
 import pytest
 
@@ -101,3 +101,9 @@ def test_extreme_aspect_is_refused(aspect):
 def test_min_frames_follows_min_seconds():
     assert RELEASED.min_frames == 107
     assert TINY.min_frames == 22
+
+
+@pytest.mark.parametrize(("side", "tiles"), [(1, 1), (256, 1), (257, 2), (448, 2), (449, 3), (832, 4), (1152, 6)])
+def test_tiles_that_cover_a_side(side, tiles):
+    assert geometry.tiles_along(side, tile=256, min_overlap=64) == tiles
+    assert side <= 256 * tiles - 64 * (tiles - 1)

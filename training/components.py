@@ -14,7 +14,6 @@ NUM_LIVE_TEXT_LAYERS = 2
 NUM_TEXT_LAYERS = 51  # the stock pipeline reads hidden_states[50] and refuses a shorter stack
 SPATIAL_FACTOR = 8
 PATCH = 2  # latent pixels of a row's side, so a row shows 16 x 16 pixels
-ROW_DIM = LATENT_CHANNELS * PATCH * PATCH
 
 VIDEO_VAE = {
     "latent_channels": LATENT_CHANNELS,

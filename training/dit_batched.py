@@ -2,7 +2,7 @@
 
 The stock forward shares one set of timesteps over its batch. Here a batch has one canvas, one frame count, one set of
 keyframes and one text length, so its rows need no padding and no mask. Equal to the stock forward on the stock layout
-(tests/training/test_dit_batched.py).
+(tests/training/test_text_and_dit.py).
 
 B samples, L text rows, K keyframes, R rows per latent frame, T latent frames, Ta audio latents per channel,
 S = L + K*R + 2*Ta + T*R rows, D hidden.

@@ -2,7 +2,7 @@
 
 A batch shares its token positions (same keyframes, same prompt length), so rotary tables are [L, H] and no mask is
 needed beyond causality. Equal to hidden_states[50] of the stock 51-layer model whose other layers are identities
-(tests/training/test_text.py).
+(tests/training/test_text_and_dit.py).
 
 B samples, L tokens, K keyframes, P patches and V = P/4 tokens per keyframe, C = 64 channels.
 """

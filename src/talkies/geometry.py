@@ -1,4 +1,4 @@
-"""Integers only: seconds -> frames -> latent frames -> rows, and aspect -> canvas (spec section 3.1).
+"""Integers only: seconds -> frames -> latent frames -> rows, aspect -> canvas, side -> tiles (tests/test_geometry.py).
 
 Nothing here is a constant of the code: the numbers of one checkpoint are its :class:`Limits`, read from its
 configs without loading a weight. The defaults are the released model's values.
@@ -176,6 +176,11 @@ def check_canvas(width: int, height: int, limits: Limits) -> None:
             below = value // m * m
             hint = f"use {below} or {below + m}"
             raise InvalidRequest(f"{name}={value} is not a positive multiple of {m}", hint=hint, param=name)
+
+
+def tiles_along(side: int, *, tile: int, min_overlap: int) -> int:
+    """The fewest tiles of ``tile`` that cover ``side`` with every overlap at least ``min_overlap``; all in pixels."""
+    return 1 if side <= tile else -(-(side - min_overlap) // (tile - min_overlap))
 
 
 def geometry_of(width: int, height: int, num_frames: int, limits: Limits) -> Geometry:

@@ -111,7 +111,7 @@ class VideoRequest:
 
     ``task`` None is inferred from the conditions. ``num_sigmas`` counts sigma points, as
     ``num_inference_steps`` does for peers: N points are N - 1 forwards. ``sigmas`` is a custom base ladder,
-    strictly decreasing from at most 1.0 to 0.0 (spec section 4.4). Fields left None take the checkpoint's value.
+    strictly decreasing from at most 1.0 to 0.0. Fields left None take the checkpoint's value.
     Raises ``InvalidRequest`` naming field, value, limit and way out.
     """
 

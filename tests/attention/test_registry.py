@@ -30,7 +30,7 @@ def installed(monkeypatch):
 def test_auto_follows_the_machine(installed):
     assert resolve_on("auto", CPU) == "sdpa"
     assert resolve_on("auto", HOPPER) == "cudnn"
-    installed.update(registry.MODULES.values())
+    installed.update(backend.module for backend in ATTENTION.values())
     assert resolve_on("auto", HOPPER) == "fa3"
     assert resolve_on("auto", BLACKWELL) == "fa4"
     assert resolve_on("auto", CONSUMER_BLACKWELL) == "cudnn"

@@ -72,7 +72,7 @@ def test_a_part_that_ends_at_last_is_no_failure_any_more(tmp_path, monkeypatch):
         raise RuntimeError("the card fell off the bus")
 
     with monkeypatch.context() as broken:
-        broken.setattr(memory, "part_rates", part)
+        broken.setitem(memory.PARTS, "rates", part)
         status, found = run_part(tmp_path, broken, "rates", "aaa")
     assert status == 1
     assert found["checks"]["rates ran to its end"] is False

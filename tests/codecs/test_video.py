@@ -45,27 +45,30 @@ def test_decoding_alone_imports_no_library(tiny_folder):
     subprocess.run([sys.executable, "-c", code, str(tiny_folder / "vae")], check=True)
 
 
-def test_chunks_are_decoded_only_when_asked_for(vae):
-    calls = []
+def test_chunks_are_decoded_only_when_asked_for(vae, monkeypatch):
+    calls, decode_tiles = [], vae.decode_tiles
 
-    def run_tiles(tiles):
+    def counted(tiles):
         calls.append(len(tiles))
-        return vae.decode_tiles(tiles)
+        return decode_tiles(tiles)
 
-    chunks = vae.decode(latents(12), run_tiles=run_tiles)
+    monkeypatch.setattr(vae, "decode_tiles", counted)
+    chunks = vae.decode(latents(12))
     assert calls == []
     assert next(chunks).shape == (17, 64, 96, 3)
     assert calls == [1]
 
 
-def test_tiles_run_elsewhere_give_the_same_frames(vae):
+def test_tiles_decoded_one_by_one_give_the_same_frames(vae, monkeypatch):
     z = latents(7, 4, 24)  # 384 pixels: two tiles
+    decode_tiles = vae.decode_tiles
 
     def one_by_one(tiles):
-        return [vae.decode_tiles([tile])[0] for tile in reversed(tiles)][::-1]
+        return [decode_tiles([tile])[0] for tile in reversed(tiles)][::-1]
 
-    here, there = vae.decode_float(z), vae.decode_float(z, run_tiles=one_by_one)
-    torch.testing.assert_close(here, there, rtol=0, atol=1e-5)
+    together = vae.decode_float(z)
+    monkeypatch.setattr(vae, "decode_tiles", one_by_one)
+    torch.testing.assert_close(vae.decode_float(z), together, rtol=0, atol=1e-5)
 
 
 def test_a_decode_that_is_not_finite_is_named(vae):

@@ -36,7 +36,7 @@ def streamed_engine():
 
 def test_everything_streamed_is_bit_equal(streamed_engine, expected):
     engine = streamed_engine
-    assert not engine.components.placement.residences.all_resident
+    assert engine.components.placement.residences != Residences()
     assert engine.components.residency.device_bytes("dit.fl2va") > 0
     for _ in range(2):  # the second one starts with what the first one left
         assert _digest(engine.generate(REQUEST)) == expected

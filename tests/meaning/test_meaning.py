@@ -8,20 +8,11 @@ from __future__ import annotations
 
 import pytest
 
-from bench.meaning import (
-    FOLLOWED,
-    FRAME_COUNTS,
-    THRESHOLDS,
-    Job,
-    Outcome,
-    followed_of,
-    jobs_of,
-    report,
-    run_jobs,
-    scores_of,
-)
+from bench.meaning import FRAME_COUNTS, jobs_of
 from bench.meaning_cases import CASES, KEYFRAME_CASES, QUICK
+from bench.meaning_clips import Job, Outcome, run_jobs
 from bench.meaning_references import REFERENCE_CASES
+from bench.meaning_report import FOLLOWED, THRESHOLDS, followed_of, report, scores_of
 from training import world
 
 pytestmark = pytest.mark.timeout(1200)  # the first test makes all clips: a minute on two idle cores

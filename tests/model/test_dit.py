@@ -41,7 +41,7 @@ def test_embedded_padding_is_zero():
     dit, layout = tiny_dit(), tiny_layout().padded()
     rows = tiny_rows(layout)
     x = dit.embed(*rows[:2], dit.refine_text(rows[2]), layout)
-    assert x.shape == (layout.aligned_rows, CONFIG.hidden_size)
+    assert x.shape == (layout.total_rows, CONFIG.hidden_size)
     assert not x[layout.num_rows :].any()
 
 

@@ -67,9 +67,9 @@ def test_the_next_group_comes_while_the_reader_has_this_one(folder, cold, monkey
     real = read_ahead._Group
 
     class Group(real):
-        def __init__(self, spans, num_threads):
+        def __init__(self, spans):
             begun.append(spans[0].key)
-            super().__init__(spans, num_threads)
+            super().__init__(spans)
 
         def wait(self):
             waited.append(self.spans[0].key)

@@ -1,4 +1,4 @@
-"""The audio VAE against diffusers' AutoencoderKLMiniMaxH3Audio (spec section 6.6)."""
+"""The audio VAE against diffusers' AutoencoderKLMiniMaxH3Audio."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Patch rows against transformers' processors (spec section 5.4). The video one needs torchvision."""
+"""Patch rows against transformers' processors. The video one needs torchvision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text and vision conditioning against the stock Qwen3-VL and diffusers' presentation (spec section 5)."""
+"""Text and vision conditioning against the stock Qwen3-VL and diffusers' presentation."""
 
 from __future__ import annotations
 

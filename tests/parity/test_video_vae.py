@@ -1,4 +1,4 @@
-"""The video VAE against diffusers' AutoencoderKLMiniMaxH3 (spec sections 6.1 to 6.5)."""
+"""The video VAE against diffusers' AutoencoderKLMiniMaxH3."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole request beside diffusers' modular pipeline: same weights, same noise (spec 3.8, 4.3)."""
+"""A whole request beside diffusers' modular pipeline: same weights, same noise."""
 
 from __future__ import annotations
 

@@ -51,8 +51,7 @@ def test_the_global_generator_is_neither_read_nor_moved():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_outputs_take_consecutive_seeds():
-    assert noise.seeds_of(42, 3) == (42, 43, 44)
+def test_another_seed_is_other_noise():
     assert not torch.equal(noise.draw(42, **SIZES).audio_rows, noise.draw(43, **SIZES).audio_rows)
 
 

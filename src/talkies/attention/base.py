@@ -1,4 +1,4 @@
-"""How rows meet: the attend contract and the documents it honours (spec 2.7).
+"""How rows meet: the attend contract and the documents it honours.
 
 S rows of one packed sequence, N heads, H channels a head.
 """
@@ -36,6 +36,7 @@ class Documents:
 
     @classmethod
     def of_lengths(cls, lengths: Iterable[int], num_rows: int | None = None) -> Documents:
+        """Documents side by side, empty ones left out; ``num_rows`` counts padding behind them, too."""
         cu_seqlens = tuple(accumulate((n for n in lengths if n), initial=0))
         return cls(cu_seqlens, cu_seqlens[-1] if num_rows is None else num_rows)
 
@@ -66,6 +67,7 @@ class Documents:
         return self._like(valid, exact)
 
     def with_exact(self, spans: Iterable[tuple[int, int]]) -> Documents:
+        """The same documents with these ``exact`` spans, ``(start, stop)`` in rows of the sequence."""
         return self._like(self.num_rows, tuple(spans))
 
     def _like(self, num_rows: int, exact: tuple[tuple[int, int], ...]) -> Documents:
@@ -115,6 +117,7 @@ class Exactness:
     condition_rows: bool = False
 
     def whole_step(self, step: int, num_forwards: int) -> bool:
+        """Whether forward ``step`` (from 0) of a run is exact as a whole."""
         return step < self.first_steps or step >= num_forwards - self.last_steps
 
 

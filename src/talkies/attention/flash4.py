@@ -17,6 +17,8 @@ def load() -> Any:
 
 
 def flash4(module: Any) -> Attend:
+    """The backend over what :func:`load` returned."""
+
     def one(q_SNH: Tensor, k_SNH: Tensor, v_SNH: Tensor) -> Tensor:
         result = module.flash_attn_func(q_SNH[None], k_SNH[None], v_SNH[None])
         return (result[0] if isinstance(result, tuple) else result)[0]

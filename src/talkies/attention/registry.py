@@ -33,14 +33,15 @@ class Machine:
 class Backend:
     """``make`` imports its package inside, so that a missing one fails at build and not at step 31.
 
-    ``lacks`` says why it cannot run on a machine, or ``None``; ``package`` is what pip would install. ``recordable``:
-    a CUDA graph may hold it: it launches on the current stream, reads nothing back, and keeps no tensor to itself
-    that a later call replaces.
+    ``lacks`` says why it cannot run on a machine, or ``None``; ``package`` is what pip would install and ``module``
+    what is then imported, ``None`` for a part of torch. ``recordable``: a CUDA graph may hold it: it launches on the
+    current stream, reads nothing back, and keeps no tensor to itself that a later call replaces.
     """
 
     make: Callable[[Ops], Attend]
     lacks: Callable[[Machine], str | None]
     package: str | None = None
+    module: str | None = None
     recordable: bool = False
 
 
@@ -104,14 +105,15 @@ def _sage(ops: Ops) -> Attend:
     return sage.Sage(sage.load())
 
 
+_hopper = _cuda((9, 0), below=(10, 0))
 ATTENTION: dict[str, Backend] = {
     "sdpa": Backend(make=_sdpa, lacks=_anywhere, recordable=True),
     "cudnn": Backend(make=_cudnn, lacks=_cuda((8, 0)), recordable=True),
-    "fa3": Backend(make=_flash3, lacks=_cuda((9, 0), (10, 0)), package="fa3-fwd", recordable=True),
-    "fa3-fp8": Backend(make=_flash3_fp8, lacks=_cuda((9, 0), (10, 0)), package="fa3-fwd", recordable=True),
-    "fa4": Backend(make=_flash4, lacks=_cuda((9, 0)), package="flash-attn-4"),
+    "fa3": Backend(make=_flash3, lacks=_hopper, package="fa3-fwd", module="fa3_fwd_interface", recordable=True),
+    "fa3-fp8": Backend(make=_flash3_fp8, lacks=_hopper, package="fa3-fwd", module="fa3_fwd_interface", recordable=True),
+    "fa4": Backend(make=_flash4, lacks=_cuda((9, 0)), package="flash-attn-4", module="flash_attn.cute"),
     "flex": Backend(make=_flex, lacks=_anywhere),
-    "sage": Backend(make=_sage, lacks=_cuda((8, 0)), package="sageattention"),
+    "sage": Backend(make=_sage, lacks=_cuda((8, 0)), package="sageattention", module="sageattention"),
 }
 # The first that can run is taken. An approximation is never chosen by itself.
 PREFERENCE = {9: ("fa3", "cudnn", "sdpa"), 10: ("fa4", "cudnn", "sdpa"), 12: ("cudnn", "sdpa")}
@@ -142,6 +144,7 @@ def resolve(name: str, device: torch.device, dtype: torch.dtype) -> str:
 
 
 def resolve_on(name: str, machine: Machine) -> str:
+    """:func:`resolve` for a machine that need not be this one, but for its packages."""
     name = ALIASES.get(name, name)
     if name in REFUSED:
         raise ConfigError(f"attention={name}: {REFUSED[name]}", hint=_choices(machine), param="attention")
@@ -191,17 +194,14 @@ def _known(name: str) -> str:
     return name
 
 
-MODULES = {"fa3-fwd": "fa3_fwd_interface", "flash-attn-4": "flash_attn.cute", "sageattention": "sageattention"}
-
-
 def why_not(name: str, machine: Machine) -> str | None:
     """Why ``name`` cannot run on ``machine``, or ``None``."""
     backend = ATTENTION[name]
     reason = backend.lacks(machine)
-    if reason is not None or backend.package is None:
+    if reason is not None or backend.module is None:
         return reason
     try:
-        importlib.import_module(MODULES[backend.package])
+        importlib.import_module(backend.module)
     except Exception as error:  # a wheel for another torch fails with whatever its loader raises
         return f"the package {backend.package} cannot be imported ({type(error).__name__}: {error})"
     return None

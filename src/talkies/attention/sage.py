@@ -17,6 +17,8 @@ def load() -> Any:
 
 
 class Sage:
+    """The backend over what :func:`load` returned."""
+
     # Its kernel is all or nothing: rows of conditions cannot be kept exact, whole steps could not either.
     exactness = Exactness()
 
@@ -24,6 +26,7 @@ class Sage:
         self._sage = module.sageattn
 
     def __call__(self, q_SNH: Tensor, k_SNH: Tensor, v_SNH: Tensor, documents: Documents | None) -> Tensor:
+        """Returns [S, N, H], contiguous."""
         return each_document(self._one, q_SNH, k_SNH, v_SNH, documents)
 
     def _one(self, q_SNH: Tensor, k_SNH: Tensor, v_SNH: Tensor) -> Tensor:

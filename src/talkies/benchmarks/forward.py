@@ -167,6 +167,7 @@ class Measured:
 
 @torch.inference_mode()
 def measured(step: Step, device: torch.device, *, repeats: int) -> Measured:
+    """Warms up with one block, then runs the step ``repeats`` times."""
     step.warm_up()
     outputs: list[tuple[Tensor, Tensor]] = []
 

@@ -16,6 +16,7 @@ GIB = 2**30
 
 
 def synchronize(device: torch.device) -> None:
+    """Waits for a GPU; a CPU is done when it returns."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -42,6 +43,7 @@ def seconds_of(run: Callable[[], object], device: torch.device, *, repeats: int,
 
 
 def median_of(run: Callable[[], object], device: torch.device, *, repeats: int, warmups: int = 1) -> float:
+    """The median of :func:`seconds_of`."""
     return statistics.median(seconds_of(run, device, repeats=repeats, warmups=warmups))
 
 

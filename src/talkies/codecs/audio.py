@@ -1,4 +1,4 @@
-"""The audio VAE: stereo waveform <-> normalized latents (spec section 6.6). float32 always.
+"""The audio VAE: stereo waveform <-> normalized latents (tests/parity/test_audio_vae.py). float32 always.
 
 n samples per channel at ``sample_rate_hz``, C latent channels, Ta latents per channel, hop samples per latent.
 The VAE is mono: left and right are two items of a batch.
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from talkies.codecs.finite import require_finite
 from talkies.codecs.latents import LatentStats
-from talkies.codecs.reading import WeightFolder, fill, read_json, upcast
+from talkies.codecs.reading import WeightFolder, fill, read_json, stated, upcast
 from talkies.errors import CheckpointError
 
 # The released architecture; the original layout states only part of it (config.json and metadata.json).
@@ -66,8 +66,8 @@ class AudioVAEConfig:
         arch = dict(RELEASE)
         if (folder / "metadata.json").is_file():
             metadata = read_json(folder / "metadata.json")
-            _update(arch, metadata.get("kwargs", metadata))
-        _update(arch, config)
+            arch |= stated(metadata.get("kwargs", metadata), RELEASE, ALIASES)
+        arch |= stated(config, RELEASE, ALIASES)
         if math.prod(arch["encoder_rates"]) != math.prod(arch["decoder_rates"]):
             raise CheckpointError(
                 f"{folder / 'config.json'}: the decoder upsamples by {math.prod(arch['decoder_rates'])}, "
@@ -76,13 +76,6 @@ class AudioVAEConfig:
             )
         stats = LatentStats.of_config(config, int(arch["latent_channels"]), str(folder / "config.json"))
         return cls(folder=folder, arch=arch, stats=stats)
-
-
-def _update(arch: dict[str, Any], config: Mapping[str, Any]) -> None:
-    for key, value in config.items():
-        name = ALIASES.get(key, key)
-        if name in RELEASE:
-            arch[name] = tuple(value) if isinstance(value, list) else value
 
 
 class AudioVAE:

@@ -1,4 +1,4 @@
-"""A checkpoint folder: where its parts lie, and what it can make, without reading a weight (spec section 1.3).
+"""A checkpoint folder: where its parts lie, and what it can make, without reading a weight.
 
 Two disk layouts. Port: ``vae/ audio_vae/ text_encoder/ tokenizer/ processor/ transformer/ transformer_ref/``.
 Original: ``FL2VA/`` and ``Ref2VA/``, each with ``video_vae/ audio_vae/ text_encoder/ tokenizer/ processor/

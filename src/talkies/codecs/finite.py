@@ -1,4 +1,4 @@
-"""The finite check after each stage: a black or silent MP4 never leaves as success (design D13)."""
+"""The finite check after each stage: a black or silent MP4 never leaves as success."""
 
 from __future__ import annotations
 

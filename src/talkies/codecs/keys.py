@@ -1,4 +1,4 @@
-"""Video VAE keys: original layout <-> port layout (spec section 1.3).
+"""Video VAE keys: original layout <-> port layout.
 
 Three things differ beyond names: the original stores q, k, v interleaved per head in one matrix, stores the gated
 FFN as [gate; up] where the port has [up; gate], and carries a ``decoder.mask_token`` that nothing reads.

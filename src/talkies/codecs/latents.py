@@ -1,4 +1,4 @@
-"""Per-channel latent statistics: ``z_norm = (z - mean) / std`` for both VAEs, in float32 (spec section 1.2).
+"""Per-channel latent statistics: ``z_norm = (z - mean) / std`` for both VAEs, in float32.
 
 C latent channels. There is no scaling factor.
 """

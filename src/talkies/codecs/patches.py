@@ -1,4 +1,4 @@
-"""Pixels -> patch rows for the vision tower (spec section 5.4): numpy and Pillow, no torchvision.
+"""Pixels -> patch rows for the vision tower (tests/parity/test_codecs_patches.py): numpy and Pillow, no torchvision.
 
 A patch row is ``channels * temporal * patch * patch`` float32 values, channel slowest. Rows come in the tower's
 order: for each merged frame pair, blocks of merge x merge patches row-major, patches row-major inside a block.

@@ -1,4 +1,4 @@
-"""What the text encoder reads: labels, vision blocks and the prompt as token ids (spec sections 5.2 to 5.4).
+"""What the text encoder reads: labels, vision blocks and the prompt as token ids.
 
 No chat template, no system prompt, no special tokens around it; the prompt is used verbatim. Each segment is
 tokenized on its own, since merges across a boundary would change the ids.
@@ -22,9 +22,8 @@ from talkies.codecs.patches import (
 )
 from talkies.codecs.tokens import IMAGE_PAD, VIDEO_PAD, VISION_END, VISION_START, TextTokenizer
 from talkies.errors import InvalidRequest
+from talkies.model.config import TAG_TEXT, TAG_VIDEO
 
-# Tags of the DiT's rows: a vision block, start and end token included, is modulated as video.
-TAG_VISION, TAG_TEXT = 0, 1
 # Kinds for the encoder's M-RoPE; start and end tokens are text to it.
 KIND_TEXT, KIND_IMAGE, KIND_VIDEO = 0, 1, 2
 
@@ -58,7 +57,7 @@ class Presentation:
     """L tokens of one request."""
 
     input_ids: tuple[int, ...]
-    token_tags: tuple[int, ...]  # TAG_*
+    token_tags: tuple[int, ...]  # of the DiT's rows: a vision block, start and end included, is modulated as video
     mm_token_type_ids: tuple[int, ...]  # KIND_*
     image_grids: tuple[Grid, ...]
     video_grids: tuple[Grid, ...]
@@ -145,9 +144,9 @@ class _Builder:
 
     def vision(self, pad: str, kind: int, num_pads: int) -> None:
         start, end = self._tokenizer.token_id(VISION_START), self._tokenizer.token_id(VISION_END)
-        self._append([start], TAG_VISION, KIND_TEXT)
-        self._append([self._tokenizer.token_id(pad)] * num_pads, TAG_VISION, kind)
-        self._append([end], TAG_VISION, KIND_TEXT)
+        self._append([start], TAG_VIDEO, KIND_TEXT)
+        self._append([self._tokenizer.token_id(pad)] * num_pads, TAG_VIDEO, kind)
+        self._append([end], TAG_VIDEO, KIND_TEXT)
 
     def prompt(self, prompt: str) -> None:
         ids = self._tokenizer.encode(prompt)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,16 @@ def read_json(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} is not JSON: {error}", param=str(path)) from error
     if not isinstance(found, dict):
         raise CheckpointError(f"{path} holds {type(found).__name__}, not an object", param=str(path))
+    return found
+
+
+def stated(config: Mapping[str, Any], known: Collection[str], aliases: Mapping[str, str]) -> dict[str, Any]:
+    """The keys of ``known`` that ``config`` states, under their own names or ``aliases``; lists become tuples."""
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        name = aliases.get(key, key)
+        if name in known:
+            found[name] = tuple(value) if isinstance(value, list) else value
     return found
 
 
@@ -103,6 +113,7 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
 
 
 def check_shape(key: str, found: tuple[int, ...], expected: tuple[int, ...], where: str) -> None:
+    """Raises ``CheckpointError`` naming ``key`` of ``where`` when the shapes differ."""
     if found != expected:
         raise CheckpointError(
             f"{where}: weight {key} has shape {list(found)}, the config asks for {list(expected)}",

@@ -1,16 +1,18 @@
-"""Spatial tiles of the video VAE: the plan and the stitch (spec section 6.3). Part of the released result.
+"""Spatial tiles of the video VAE: the plan and the stitch. Part of the released result
+(tests/parity/test_video_vae.py).
 
 H, W pixels (decode) or latents (encode); a tile is [..., h, w].
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from talkies.geometry import tiles_along
 
 TILE_PIXELS = 256
 MIN_OVERLAP_PIXELS = 64
@@ -38,9 +40,9 @@ def plan_axis(length: int, *, step: int, tile: int = TILE_PIXELS, min_overlap: i
 
     What is left over widens the overlaps round-robin from the first, ``step`` pixels (one latent) at a time.
     """
-    if length <= tile:
+    count = tiles_along(length, tile=tile, min_overlap=min_overlap)
+    if count == 1:
         return AxisPlan(starts=(0,), size=length, overlaps=())
-    count = math.ceil((length - min_overlap) / (tile - min_overlap))
     overlaps = [min_overlap] * (count - 1)
     spare_steps = (tile * count - min_overlap * (count - 1) - length) // step
     for i in range(spare_steps):

@@ -1,7 +1,7 @@
 """The tokenizer, through the ``tokenizers`` package alone: transformers' wrapper would add seconds of import.
 
-Spec section 5.3: the release appends seven specials to the stock Qwen vocabulary, and a tokenizer without them
-splits ``<d>`` into pieces, which changes every later position. So the folder's files are taken as they are.
+The release appends seven specials to the stock Qwen vocabulary, and a tokenizer without them splits ``<d>`` into
+pieces, which changes every later position. So the folder's files are taken as they are.
 """
 
 from __future__ import annotations

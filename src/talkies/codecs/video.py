@@ -1,4 +1,4 @@
-"""The video VAE: frames <-> normalized latents (spec sections 6.1 to 6.5).
+"""The video VAE: frames <-> normalized latents (tests/parity/test_video_vae.py).
 
 F frames, T latent frames, C latent channels, H W pixels, h w latents. The encoder is diffusers' module, built on
 the first encode: a text-to-video request never imports it. The decoder is ours and is loaded at once.
@@ -25,15 +25,13 @@ from talkies.errors import CheckpointError, ConfigError
 # The VAE's pixel convention: ImageNet statistics over 0..1, not -1..1.
 PIXEL_MEAN = (0.485, 0.456, 0.406)
 PIXEL_STD = (0.229, 0.224, 0.225)
-# Every condition restarts its posterior noise here, whatever the request's seed (spec 6.5).
+# Every condition restarts its posterior noise here, whatever the request's seed (tests/parity/test_video_vae.py).
 POSTERIOR_SEED = 42
 # Tiles decoded together: enough tokens to fill the device, few enough to keep the FFN's activations small.
 TOKENS_PER_BATCH_CPU = 4_096
 TOKENS_PER_BATCH_GPU = 16_384
 
 ENCODER_KEYS = ("encoder.", "quant_conv.")  # of both layouts
-
-RunTiles = Callable[[Sequence[Tensor]], list[Tensor]]
 
 
 class VideoVAE:
@@ -144,30 +142,29 @@ class VideoVAE:
         return plan.scaled(self.config.spatial_factor).stitch(moments)
 
     @torch.no_grad()
-    def decode(self, latents: Tensor, *, run_tiles: RunTiles | None = None) -> Iterator[Tensor]:
+    def decode(self, latents: Tensor) -> Iterator[Tensor]:
         """Normalized latents [1, C, T, h, w] -> uint8 RGB chunks [f, H, W, 3] in order, on this VAE's device.
 
         One chunk per temporal clip (17 frames), then the tail (5): the first is ready long before the last, so an
-        encoder can work beside it. ``run_tiles`` decodes latent tiles in place of :meth:`decode_tiles` (other
-        devices). Raises ``NumericsError`` when a chunk is not finite, ``InvalidRequest`` under one clip and tail.
+        encoder can work beside it. Raises ``NumericsError`` when a chunk is not finite, ``InvalidRequest`` under one
+        clip and tail.
         """
-        for chunk in self._chunks(latents, run_tiles):
+        for chunk in self._chunks(latents):
             yield _to_pixels(chunk).mul_(255.0).round_().to(torch.uint8)[0].permute(1, 2, 3, 0).contiguous()
 
     @torch.no_grad()
-    def decode_float(self, latents: Tensor, *, run_tiles: RunTiles | None = None) -> Tensor:
+    def decode_float(self, latents: Tensor) -> Tensor:
         """As :meth:`decode`, whole and unrounded: float32 [1, 3, F, H, W] in 0..1."""
-        return torch.cat([_to_pixels(chunk) for chunk in self._chunks(latents, run_tiles)], dim=2)
+        return torch.cat([_to_pixels(chunk) for chunk in self._chunks(latents)], dim=2)
 
     @torch.no_grad()
-    def _chunks(self, latents: Tensor, run_tiles: RunTiles | None) -> Iterator[Tensor]:
-        run = run_tiles or self.decode_tiles
+    def _chunks(self, latents: Tensor) -> Iterator[Tensor]:
         z = self.config.stats.denormalize(latents.to(device=self.device, dtype=torch.float32))
         factor = self.config.spatial_factor
         plan = self._plan(z.shape[-2] * factor, z.shape[-1] * factor)
 
         def decode_window(window: Tensor) -> Tensor:
-            return plan.stitch(run(plan.scaled(factor).cut(window)))
+            return plan.stitch(self.decode_tiles(plan.scaled(factor).cut(window)))
 
         for chunk in self.config.temporal.decode(z, decode_window):
             yield require_finite(chunk, "video decode")

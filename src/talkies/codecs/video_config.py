@@ -1,4 +1,4 @@
-"""The video VAE's config, from either disk layout (spec sections 1.2 and 1.3), as one frozen value."""
+"""The video VAE's config, from either disk layout, as one frozen value."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from talkies.codecs.latents import LatentStats
-from talkies.codecs.reading import WeightFolder, read_json
+from talkies.codecs.reading import WeightFolder, read_json, stated
 from talkies.codecs.temporal import TemporalPlan
 from talkies.codecs.tiles import MIN_OVERLAP_PIXELS, TILE_PIXELS
 from talkies.codecs.vit_decoder import ViTDecoderConfig
@@ -116,8 +116,8 @@ class VideoVAEConfig:
             source = folder / str(wrapper.get("source_path", "source"))
             weights_file = source / str(wrapper["source_safetensors_path"])
             if (source / "config.json").is_file():
-                _update(arch, read_json(source / "config.json"))
-        _update(arch, wrapper)
+                arch |= stated(read_json(source / "config.json"), RELEASE, ALIASES)
+        arch |= stated(wrapper, RELEASE, ALIASES)
         spatial, temporal, blocks = (
             len(arch[k]) for k in ("spatial_downsample_factors", "temporal_downsample_factors", "block_out_channels")
         )
@@ -134,10 +134,3 @@ class VideoVAEConfig:
             min_overlap_pixels=int(wrapper.get("vae_tile_overlap_min", MIN_OVERLAP_PIXELS)),
             weights_file=weights_file,
         )
-
-
-def _update(arch: dict[str, Any], config: Mapping[str, Any]) -> None:
-    for key, value in config.items():
-        name = ALIASES.get(key, key)
-        if name in RELEASE:
-            arch[name] = tuple(value) if isinstance(value, list) else value

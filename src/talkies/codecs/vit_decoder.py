@@ -1,4 +1,4 @@
-"""The video VAE's decoder: a non-causal ViT over one tile of latents (spec section 6.4).
+"""The video VAE's decoder: a non-causal ViT over one tile of latents (tests/parity/test_video_vae.py).
 
 B tiles, C latent channels, t h w the tile's latent sizes, S = t*h*w tokens, R register tokens, D width,
 N heads of H channels, F FFN inner width.
@@ -131,6 +131,7 @@ class Block(nn.Module):
         self.scale2 = nn.Parameter(torch.zeros(config.width))
 
     def forward(self, x_BSD: Tensor, cos: Tensor, sin: Tensor, compute_dtype: torch.dtype) -> Tensor:
+        """Returns a new [B, S, D], float32; the branches run in ``compute_dtype``."""
         x_BSD = x_BSD + self.attn(self.norm1(x_BSD).to(compute_dtype), cos, sin) * self.scale1
         return x_BSD + self.ff(self.norm2(x_BSD).to(compute_dtype)) * self.scale2
 
@@ -145,6 +146,7 @@ class Attention(nn.Module):
         self.to_out = nn.Linear(config.width, config.width)
 
     def forward(self, x_BSD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Returns a new [B, S, D]; ``cos`` and ``sin`` are :meth:`ViTDecoder.rotary`'s."""
         q, k, v = self.to_qkv(x_BSD).unflatten(-1, (3, self.num_heads, self.head_dim)).unbind(2)
         q = rotate(self._norm(q), cos, sin).transpose(1, 2)
         k = rotate(self._norm(k), cos, sin).transpose(1, 2)

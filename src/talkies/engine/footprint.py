@@ -19,6 +19,7 @@ from talkies.placement.forward_rates import ForwardRates, forward_rates
 from talkies.placement.modulation_feed import WHOLE_BYTES
 from talkies.placement.planner import MARGIN
 from talkies.placement.ram import free_ram_bytes
+from talkies.placement.text_sizes import layer_token_bytes
 from talkies.request import Target, VideoRequest
 
 LOOK_EVERY_S = 5.0
@@ -197,6 +198,6 @@ def _row_bytes(c: DiTConfig, size: int) -> float:
 
 
 def _transformer_bytes(config: object, size: int) -> float:
-    """One token in a pre-norm transformer layer of transformers."""
+    """One token in a layer of the transformers model of ``config``."""
     width, inner = getattr(config, "hidden_size"), getattr(config, "intermediate_size")  # noqa: B009
-    return float(size * (10 * width + 3 * inner))
+    return float(layer_token_bytes(width, inner, size))

@@ -16,11 +16,12 @@ compares them with what torch records.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from talkies.engine.cost import CHARS_PER_TOKEN, FALLBACK_ASPECT
 from talkies.engine.extent import Extent, extents_of
 from talkies.errors import InvalidRequest
-from talkies.geometry import Geometry, Limits, geometry_of, snap_frames
+from talkies.geometry import Geometry, Limits, geometry_of, snap_frames, tiles_along
 from talkies.placement.forward_rates import ForwardRates
 from talkies.request import VideoRequest, plan
 
@@ -114,7 +115,10 @@ class MemoryModel:
         latent = limits.clip_latents + limits.tail_latents
         tokens = latent * (sides[0] // limits.spatial_factor) * (sides[1] // limits.spatial_factor)
         tokens += self.vit_extra_tokens
-        tiles = self._tiles(geometry.height) * self._tiles(geometry.width)
+        tiles = prod(
+            tiles_along(side, tile=self.tile_pixels, min_overlap=self.tile_overlap)
+            for side in (geometry.height, geometry.width)
+        )
         batch = min(tiles, max(1, self.vit_batch_tokens // tokens))
         return batch * tokens * self.vit_token + tiles * sides[0] * sides[1] * 3 * 4 * self.window_frames
 
@@ -124,12 +128,6 @@ class MemoryModel:
         samples = extent.audio_latents * limits.audio_hop
         pixels = 3 * 3 * 4 * extent.pixels
         return max(pixels + frames * tile * self.encoder_pixel, samples * self.sample_encode)
-
-    def _tiles(self, side: int) -> int:
-        if side <= self.tile_pixels:
-            return 1
-        step = self.tile_pixels - self.tile_overlap
-        return -(-(side - self.tile_overlap) // step)
 
 
 def check_fits(model: MemoryModel | None, request: VideoRequest, limits: Limits) -> None:

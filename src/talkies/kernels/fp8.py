@@ -38,5 +38,6 @@ class Fp8Rows:
     def __getitem__(self, rows: slice) -> Fp8Rows:
         return Fp8Rows(self.data[rows], self.scale[rows], self.dtype)
 
-    def dequantized(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        return (self.data.float() * self.scale).to(dtype)
+    def dequantized(self) -> Tensor:
+        """The values, float32 [S, K]."""
+        return self.data.float() * self.scale

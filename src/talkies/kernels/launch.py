@@ -30,6 +30,7 @@ def new_rows(like_SD: Tensor, num_channels: int, dtype: torch.dtype | None) -> t
 
 
 def rows_or_fp8(out: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor | Fp8Rows:
+    """What a kernel wrote to the pair of :func:`new_rows`; ``dtype`` is that of its input."""
     return out if scale is None else Fp8Rows(out.to(E4M3), scale, dtype)
 
 

@@ -1,4 +1,4 @@
-"""The blocks of the packed DiT and of its text refiner (spec 2.2, 2.3, 2.6), and what they must know of their rows.
+"""The blocks of the packed DiT and of its text refiner, and what they must know of their rows.
 
 S rows, L text rows, D hidden, N heads, H channels a head, F feed-forward inner, A rotary angles, T table entries.
 """
@@ -45,7 +45,10 @@ class RowView:
 
 @dataclass(frozen=True, slots=True)
 class Entrance:
-    """What a block does first with its input: norm, modulate, cast or quantise to what its projection reads."""
+    """What a block does first with its input: norm, modulate, cast or quantise to what its projection reads.
+
+    ``dtype`` as in ``rms_modulate``: e4m3, or ``None`` for that of the rows.
+    """
 
     weight_D: Tensor
     shift_TD: Tensor
@@ -74,6 +77,7 @@ class Attention(nn.Module):
         documents: Documents | None,
         attend: Attend,
     ) -> Tensor:
+        """[S, D] normed rows -> a new [S, D]. Without ``cos_SA`` there is no rotary (text refiner)."""
         if self.head_groups > 1:
             return self.to_out(self._in_groups(h_SD, cos_SA, sin_SA, documents, attend))
         qkv_S3NH = self.to_qkv(h_SD).view(h_SD.shape[0], 3, -1, self.norm_q.shape[0])
@@ -119,11 +123,12 @@ class FeedForward(nn.Module):
         self.down = BlockLinear(config.ffn_dim, config.hidden_size, ops)
 
     def forward(self, h_SD: Tensor | Fp8Rows) -> Tensor:
+        """Returns a new [S, D]."""
         return self.down(self.ops.swiglu(self.up(h_SD), dtype=self.down.input_dtype))
 
 
 class RefinerBlock(nn.Module):
-    """Pre-norm block of the text refiner: no modulation, no rotary (spec 2.6)."""
+    """Pre-norm block of the text refiner: no modulation, no rotary."""
 
     def __init__(self, config: DiTConfig, ops: Ops) -> None:
         super().__init__()
@@ -133,12 +138,13 @@ class RefinerBlock(nn.Module):
         self.ff = FeedForward(config, ops)
 
     def forward(self, x_LD: Tensor, documents: Documents | None, attend: Attend) -> Tensor:
+        """Returns a new [L, D]."""
         x_LD = x_LD + self.attn(self.norm1(x_LD), None, None, documents, attend)
         return x_LD + self.ff(self.norm2(x_LD))
 
 
 class Block(nn.Module):
-    """One modulated block (spec 2.2). ``adaln`` is absent when modulation comes from a table."""
+    """One modulated block. ``adaln`` is absent when modulation comes from a table."""
 
     def __init__(self, config: DiTConfig, ops: Ops, *, adaln: bool = True) -> None:
         super().__init__()
@@ -186,6 +192,7 @@ class Block(nn.Module):
         return branch
 
     def entrance(self, modulation: BlockModulation) -> Entrance:
+        """What this block does first under its own ``modulation``."""
         return Entrance(self.norm1.weight, modulation[0], modulation[1], self.norm1.eps, self.attn.to_qkv.input_dtype)
 
     def takes_whole(self, num_rows: int) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-from collections.abc import Sequence
 from pathlib import Path
 
 from talkies.errors import CheckpointError
@@ -16,7 +15,7 @@ NUM_SAMPLES = 8
 SMALL_FILE_BYTES = 16 * 2**20
 
 
-def resolve_checkpoint(path_or_hub_id: str | Path, *, allow_patterns: Sequence[str] | None = None) -> Path:
+def resolve_checkpoint(path_or_hub_id: str | Path) -> Path:
     """A local folder or file as it is; a hub id (``owner/name``) downloaded, or taken from the local cache.
 
     Raises ``CheckpointError`` in one line when it is neither, or the hub cannot be reached.
@@ -29,9 +28,8 @@ def resolve_checkpoint(path_or_hub_id: str | Path, *, allow_patterns: Sequence[s
         raise CheckpointError(f"no checkpoint at {name}", hint="pass a folder, or a hub id such as owner/name")
     from huggingface_hub import snapshot_download
 
-    patterns = list(allow_patterns) if allow_patterns is not None else None
     try:
-        return Path(snapshot_download(name, allow_patterns=patterns))
+        return Path(snapshot_download(name))
     except Exception as error:  # the client raises its own, its HTTP library's and the system's errors alike
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointError(

@@ -1,4 +1,4 @@
-"""The shape of a DiT checkpoint, in either spelling of its config (spec 1.2)."""
+"""The shape of a DiT checkpoint, in either spelling of its config."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any, Self
 
 from talkies.errors import CheckpointError
 
-NUM_MODALITIES = 3  # AdaLN rows per timestep: video 0, text 1, audio 2
+# Tags of rows, and the order of a timestep's AdaLN rows.
+TAG_VIDEO, TAG_TEXT, TAG_AUDIO = 0, 1, 2
+NUM_MODALITIES = 3
 
 # Spelling of the original checkpoint -> of the port, where they differ.
 ORIGINAL_KEYS: Mapping[str, str] = {

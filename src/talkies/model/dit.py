@@ -1,7 +1,9 @@
-"""The packed DiT: embed, run_blocks, project (spec 2). Single-device code; placement wraps it from outside.
+"""The packed DiT: embed, run_blocks, project. Single-device code; placement wraps it from outside.
 
-Three seams: ``attend`` (how rows meet), ``blocks`` (where weights come from) and the rows themselves, which
-``run_blocks`` takes as any share of the sequence with its matching view and modulation.
+Equal to diffusers' model on the same weights (tests/parity/test_dit_forward.py).
+
+Three seams: ``attend`` (how rows meet), ``blocks`` (where weights come from) and ``run_blocks``, which takes any share
+of the sequence with its matching view and modulation, and may be taken over whole (placement's ``graphs``, ``lead``).
 
 S rows, L text rows, D hidden, N heads, H channels a head, F feed-forward inner, A rotary angles.
 """
@@ -22,13 +24,15 @@ from talkies.kernels.select import REFERENCE, Ops
 from talkies.model.block import Block, RefinerBlock, RowView
 from talkies.model.chunking import WHOLE, Chunking
 from talkies.model.config import DiTConfig
-from talkies.model.modulation import Linear, StepModulation, unfolded
+from talkies.model.modulation import Affine, StepModulation, unfolded
 from talkies.model.packing import PackedLayout, Stream
 from talkies.model.rope import rotary_table
 from talkies.model.timesteps import StepPlan
 
 
 class TokenRefiner(nn.Module):
+    """Blocks over the text rows alone, once a request: see :meth:`PackedDiT.refine_text`."""
+
     def __init__(self, config: DiTConfig, ops: Ops) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(RefinerBlock(config, ops) for _ in range(config.num_refiner_layers))
@@ -36,6 +40,8 @@ class TokenRefiner(nn.Module):
 
 
 class TimeEmbedder(nn.Module):
+    """Weights only: ``modulation.py`` evaluates them, a timestep at a time."""
+
     def __init__(self, config: DiTConfig) -> None:
         super().__init__()
         self.linear_1 = nn.Linear(config.freq_dim, config.time_embed_hidden_dim)
@@ -43,6 +49,8 @@ class TimeEmbedder(nn.Module):
 
 
 class OutputNorm(nn.Module):
+    """The norm before the heads; ``linear`` gives its shift and scale, and is absent as a block's ``adaln`` is."""
+
     def __init__(self, config: DiTConfig, *, adaln: bool) -> None:
         super().__init__()
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.final_norm_eps)
@@ -194,14 +202,14 @@ class PackedDiT(nn.Module):
 
     # AdaLN weights, as the table builder asks for them.
 
-    def time_embedder_weights(self) -> tuple[Linear, Linear]:
-        return _linear(self.time_embedder.linear_1), _linear(self.time_embedder.linear_2)
+    def time_embedder_weights(self) -> tuple[Affine, Affine]:
+        return _affine(self.time_embedder.linear_1), _affine(self.time_embedder.linear_2)
 
-    def block_adaln(self, block: int) -> Linear:
-        return _linear(getattr(next(islice(self.blocks, block, None)), "adaln", None))
+    def block_adaln(self, block: int) -> Affine:
+        return _affine(getattr(next(islice(self.blocks, block, None)), "adaln", None))
 
-    def output_adaln(self) -> Linear:
-        return _linear(self.norm_out.linear)
+    def output_adaln(self) -> Affine:
+        return _affine(self.norm_out.linear)
 
     def drop_adaln(self) -> None:
         """Frees the AdaLN projections; from here on modulation comes from tables."""
@@ -211,9 +219,9 @@ class PackedDiT(nn.Module):
                     setattr(module, name, None)
 
 
-def _linear(module: object) -> Linear:
+def _affine(module: object) -> Affine:
     assert isinstance(module, nn.Linear), "the AdaLN projections were dropped; build tables from the checkpoint reader"
-    return Linear(module.weight, module.bias)
+    return Affine(module.weight, module.bias)
 
 
 def _can_begin_early(block: object, following: object, x_SD: Tensor) -> bool:

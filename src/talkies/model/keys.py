@@ -1,4 +1,4 @@
-"""Names and shapes of the DiT's tensors: ours, the port's and the original's (spec 1.3).
+"""Names and shapes of the DiT's tensors: ours, the port's and the original's (tests/parity/test_dit_keys.py).
 
 Our names are those of ``PackedDiT``'s state dict. Two things differ between files beyond names: the original
 interleaves queries, keys and values per head, and it swaps the halves of the gated feed-forward.
@@ -20,7 +20,7 @@ ROPE_KEY = "rope.inv_freq"  # stored by the original, recomputed by us and by th
 
 
 class Layout(Enum):
-    """Whose names and tensor order a file has.
+    """Whose names and tensor order a file has: ``PORT`` is diffusers', ``ORIGINAL`` that of MiniMax's release.
 
     ``REPACKED`` is the original with queries, keys and values already stacked, as community single files are. Names
     and shapes are the original's, so it cannot be told apart and must be asked for.
@@ -32,6 +32,8 @@ class Layout(Enum):
 
 
 class Form(Enum):
+    """How our tensor is made of a file's: see :func:`join`."""
+
     PLAIN = "plain"
     QKV = "qkv"  # ours: [q; k; v]
     GATED = "gated"  # ours: [value; gate]
@@ -124,6 +126,7 @@ def top_specs(config: DiTConfig) -> list[Spec]:
 
 
 def all_specs(config: DiTConfig) -> list[Spec]:
+    """Every tensor of the model, AdaLN projections included."""
     blocks = [s for i in range(config.num_layers) for s in block_specs(config, f"blocks.{i}.", adaln=True)]
     return top_specs(config) + blocks
 

@@ -35,6 +35,7 @@ class Linear(nn.Module):
         return E4M3 if self.weight_scale is not None else None
 
     def forward(self, x_SK: Tensor | Fp8Rows) -> Tensor:
+        """Returns a new [S, N] in the block dtype."""
         return self._product(x_SK, slice(None))
 
     def part(self, x_SK: Tensor | Fp8Rows, outputs: slice, out: Tensor) -> None:

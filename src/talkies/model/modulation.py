@@ -1,4 +1,4 @@
-"""AdaLN: timesteps to modulation rows, folded into a table or evaluated step by step (spec 2.2, 2.4, 2.5).
+"""AdaLN: timesteps to modulation rows, folded into a table or evaluated step by step.
 
 AdaLN projections are 39 % of the released weights and see only a handful of timesteps, so for a whole schedule they
 are a table, not weights. A (timestep, modality) pair is always evaluated alone, in a group of ``GROUP`` equal rows:
@@ -27,7 +27,9 @@ GROUP = 4
 MAX_PERIOD = 10_000.0
 
 
-class Linear(NamedTuple):
+class Affine(NamedTuple):
+    """The weight [N, K] and bias [N] of a projection: values, where ``linear.Linear`` is a module."""
+
     weight: Tensor
     bias: Tensor
 
@@ -38,11 +40,11 @@ class AdaLNWeights(Protocol):
     @property
     def config(self) -> DiTConfig: ...
 
-    def time_embedder_weights(self) -> tuple[Linear, Linear]: ...
+    def time_embedder_weights(self) -> tuple[Affine, Affine]: ...
 
-    def block_adaln(self, block: int) -> Linear: ...
+    def block_adaln(self, block: int) -> Affine: ...
 
-    def output_adaln(self) -> Linear: ...
+    def output_adaln(self) -> Affine: ...
 
 
 def timestep_embedding(timesteps_M: Tensor, freq_dim: int) -> Tensor:
@@ -228,7 +230,7 @@ def _evaluate(
 ) -> tuple[Tensor, Tensor]:
     """``params`` [E, B, 6, D] for sorted ``pairs`` and ``output`` [T, 2, D] for their sorted distinct timesteps."""
     config = weights.config
-    first, second = (_moved(linear, device) for linear in weights.time_embedder_weights())
+    first, second = (_moved(affine, device) for affine in weights.time_embedder_weights())
     activations = {t: _activation((first, second), t, config.freq_dim) for t in sorted({t for t, _ in pairs})}
     head = _moved(weights.output_adaln(), device)
     output = torch.stack([_apply(a, head.weight, head.bias).view(2, -1) for a in activations.values()])
@@ -243,11 +245,11 @@ def _evaluate(
     return params, output
 
 
-def _moved(linear: Linear, device: torch.device | None) -> Linear:
-    return linear if device is None else Linear(linear.weight.to(device), linear.bias.to(device))
+def _moved(affine: Affine, device: torch.device | None) -> Affine:
+    return affine if device is None else Affine(affine.weight.to(device), affine.bias.to(device))
 
 
-def _activation(time_embedder: tuple[Linear, Linear], t: float, freq_dim: int) -> Tensor:
+def _activation(time_embedder: tuple[Affine, Affine], t: float, freq_dim: int) -> Tensor:
     """``silu(temb)`` of one timestep, float32, [GROUP, time_embed_dim] of equal rows."""
     first, second = time_embedder
     group = torch.full((GROUP,), t, dtype=torch.float32, device=first.weight.device)

@@ -36,8 +36,7 @@ class ReadAhead:
     Raises ``CheckpointError`` naming the tensor that cannot be read. ``bytes_read`` counts what was not there before.
     """
 
-    def __init__(self, threads: int = THREADS) -> None:
-        self._threads = threads
+    def __init__(self) -> None:
         self._coming: _Group | None = None
         self.bytes_read = 0
 
@@ -47,16 +46,16 @@ class ReadAhead:
         if group is None or group.spans != tuple(now):
             if group is not None:
                 group.stop()
-            group = _Group(tuple(now), self._threads)
+            group = _Group(tuple(now))
         self.bytes_read += group.wait()
         if then:
-            self._coming = _Group(tuple(then), self._threads)
+            self._coming = _Group(tuple(then))
 
 
 class _Group:
     """Spans being read by some threads, in order. Threads end with the group."""
 
-    def __init__(self, spans: tuple[Span, ...], num_threads: int) -> None:
+    def __init__(self, spans: tuple[Span, ...]) -> None:
         self.spans = spans
         self._chunks = _chunks(spans)
         self._lock = threading.Lock()
@@ -64,8 +63,7 @@ class _Group:
         self._bytes_read = 0
         num_chunks = sum(-(-(s.stop - s.start) // CHUNK_BYTES) for s in spans)
         self._workers = [
-            threading.Thread(target=self._run, name="read-ahead", daemon=True)
-            for _ in range(min(num_threads, num_chunks))
+            threading.Thread(target=self._run, name="read-ahead", daemon=True) for _ in range(min(THREADS, num_chunks))
         ]
         for worker in self._workers:
             worker.start()

@@ -1,4 +1,4 @@
-"""Rotary angles of a packed sequence (spec 2.3). S rows, A = 3 axes x frequencies."""
+"""Rotary angles of a packed sequence. S rows, A = 3 axes x frequencies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Latents <-> rows (spec 3.2). The inverses are exact: only memory order changes."""
+"""Latents <-> rows (tests/parity/test_packing.py). The inverses are exact: only memory order changes."""
 
 from __future__ import annotations
 

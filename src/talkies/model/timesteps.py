@@ -1,4 +1,4 @@
-"""Which timestep each row is at (spec 3.7). S rows, M distinct timesteps."""
+"""Which timestep each row is at (tests/parity/test_packing.py). S rows, M distinct timesteps."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from talkies.kernels.runs import RowRuns
+from talkies.model.config import TAG_VIDEO
 
 if TYPE_CHECKING:
-    from talkies.model.packing import PackedLayout, Segment
+    from talkies.model.layout import PackedLayout, Segment
 
 VISUAL_CONDITION_T = 0.999  # keyframes and visual references are held just short of clean
 AUDIO_CONDITION_T = 1.0  # reference audio is held clean
@@ -55,8 +56,8 @@ def step_plan(layout: PackedLayout, t_video: Tensor, t_audio: Tensor) -> StepPla
     for segment in layout.segments:
         t = of(segment)
         spans.extend((count, (t, tag)) for count, tag in _tag_runs(layout, segment))
-    # The padding tag -1 looks up entry 0 (video) like the reference; its rows are never read.
-    spans.append((layout.total_rows - layout.num_rows, (of.padding, 0)))
+    # The padding tag -1 looks up video's entry like the reference; its rows are never read.
+    spans.append((layout.total_rows - layout.num_rows, (of.padding, TAG_VIDEO)))
     spans = [span for span in spans if span[0]]
     pairs = tuple(sorted({pair for _, pair in spans}))
     timesteps = tuple(sorted({t for t, _ in pairs}))

@@ -23,7 +23,7 @@ from talkies.model.config import DiTConfig
 from talkies.model.cuts import Cut, file_runs
 from talkies.model.dit import PackedDiT
 from talkies.model.keys import Layout, Spec
-from talkies.model.modulation import Linear
+from talkies.model.modulation import Affine
 from talkies.model.read_ahead import ReadAhead, Span
 from talkies.model.safetensors_files import TensorFiles
 
@@ -69,17 +69,17 @@ class NamedTensors(ABC):
         specs = keys.block_specs(self.config, "", adaln=adaln)
         return {spec.name: self.tensor(f"blocks.{index}.{spec.name}") for spec in specs}
 
-    def time_embedder_weights(self) -> tuple[Linear, Linear]:
-        return self._linear("time_embedder.linear_1"), self._linear("time_embedder.linear_2")
+    def time_embedder_weights(self) -> tuple[Affine, Affine]:
+        return self._affine("time_embedder.linear_1"), self._affine("time_embedder.linear_2")
 
-    def block_adaln(self, block: int) -> Linear:
-        return self._linear(f"blocks.{block}.adaln")
+    def block_adaln(self, block: int) -> Affine:
+        return self._affine(f"blocks.{block}.adaln")
 
-    def output_adaln(self) -> Linear:
-        return self._linear("norm_out.linear")
+    def output_adaln(self) -> Affine:
+        return self._affine("norm_out.linear")
 
-    def _linear(self, name: str) -> Linear:
-        return Linear(self.tensor(name + ".weight"), self.tensor(name + ".bias"))
+    def _affine(self, name: str) -> Affine:
+        return Affine(self.tensor(name + ".weight"), self.tensor(name + ".bias"))
 
 
 class DiTReader(NamedTensors):
@@ -139,7 +139,7 @@ class DiTReader(NamedTensors):
         self._ahead.begin(now, then)
         return super().block(index, adaln=adaln)
 
-    def block_adaln(self, block: int) -> Linear:
+    def block_adaln(self, block: int) -> Affine:
         now, then = (self._spans(self._adaln_names(i)) for i in (block, block + 1))
         self._ahead.begin(now, then)
         return super().block_adaln(block)
@@ -211,10 +211,11 @@ class Settle(Protocol):
 
 
 def where_it_is(name: str, block: nn.Module) -> None:
-    pass
+    """A :class:`Settle` that leaves blocks on their device."""
 
 
 def as_it_is(name: str, tensor: Tensor) -> dict[str, Tensor]:
+    """A :class:`Place` that changes nothing."""
     return {name: tensor}
 
 

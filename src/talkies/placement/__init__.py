@@ -1,1 +1,1 @@
-"""."""
+"""Where weights live and who computes what: streaming, shards, graphs, and the planner that chooses."""

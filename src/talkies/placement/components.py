@@ -42,10 +42,6 @@ class Residences:
     video: Where = "resident"
     audio: Where = "resident"
 
-    @property
-    def all_resident(self) -> bool:
-        return self.dit is None and {self.text, self.video, self.audio} == {"resident"}
-
 
 def evict(modules: Sequence[nn.Module], device: torch.device) -> list[Streamed]:
     """Whole modules, each of which comes at its first call and stays until its group leaves.

@@ -16,8 +16,15 @@ from torch import Tensor, nn
 ALIGNMENT_BYTES = 256
 
 
+def padded(num_bytes: int) -> int:
+    """What a tensor of ``num_bytes`` takes of a run."""
+    return -(-num_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
+    """One tensor of a run; ``offset`` in bytes, a multiple of 256."""
+
     name: str
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -41,7 +48,7 @@ class FlatLayout:
         for name, tensor in tensors.items():
             field = Field(name, tensor.dtype, tuple(tensor.shape), offset)
             fields.append(field)
-            offset += _padded(field.num_bytes)
+            offset += padded(field.num_bytes)
         return cls(tuple(fields), max(offset, ALIGNMENT_BYTES))
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
@@ -72,10 +79,6 @@ def _view(flat: Tensor, field: Field) -> Tensor:
     if not field.num_bytes:  # a run of no bytes has no other dtype
         return torch.empty(field.shape, dtype=field.dtype, device=flat.device)
     return flat[field.offset : field.offset + field.num_bytes].view(field.dtype).view(field.shape)
-
-
-def _padded(num_bytes: int) -> int:
-    return -(-num_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 def _as_bytes(tensor: Tensor) -> Tensor:

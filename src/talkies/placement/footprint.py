@@ -11,21 +11,27 @@ from dataclasses import dataclass, field
 from functools import cache
 from math import prod
 
+from talkies.geometry import tiles_along
 from talkies.model import keys
 from talkies.model.chunking import Chunking
 from talkies.model.config import DiTConfig
+from talkies.placement.flat import padded
 from talkies.placement.forward_rates import forward_rates
 from talkies.placement.layerwise import LayerwiseConfig, streamed_positions
 from talkies.placement.modulation_feed import WHOLE_BYTES
 from talkies.placement.quantize import QuantizeConfig, quantized_names
-from talkies.placement.text_sizes import TextSizes, text_layer_bytes
+from talkies.placement.text_sizes import TextSizes, layer_token_bytes, text_layer_bytes
 
 WORKSPACE = 96 << 20  # cuBLAS (32 MiB on Hopper) and what other libraries keep in the allocator
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VideoSizes:
-    """The video VAE's decoder, whose linears are 16-bit on a GPU, and its tiles."""
+    """The video VAE's decoder, whose linears are 16-bit on a GPU, and its tiles; the defaults are the released one's.
+
+    ``pixels_per_token``: float32 values that a token becomes; ``extra_tokens``: registers and the zero token of a
+    tile; ``window_*`` and ``clip_*``: lengths of one decoded window and of what it adds to the clip.
+    """
 
     width: int = 2048
     num_layers: int = 36
@@ -50,31 +56,32 @@ class VideoSizes:
 
     @property
     def layer_bytes(self) -> int:
+        """Linears in their dtype, the two norms and two layer scales in float32."""
         return self.layer_parameters * self.linear_bytes + 4 * self.width * 4
 
     @property
     def rest_bytes(self) -> int:
+        """Of all but the layers: projections, registers and norms in float32."""
         return 4 * (self.width * (self.latent_channels + self.pixels_per_token + self.extra_tokens + 4))
 
     def tiles(self, width: int, height: int) -> int:
-        return self._along(width) * self._along(height)
-
-    def _along(self, side: int) -> int:
-        if side <= self.tile_pixels:
-            return 1
-        return -(-(side - self.tile_overlap) // (self.tile_pixels - self.tile_overlap))
+        """Tiles of one window of a picture of so many pixels."""
+        along = (tiles_along(side, tile=self.tile_pixels, min_overlap=self.tile_overlap) for side in (width, height))
+        return prod(along)
 
     def tile_tokens(self, width: int, height: int) -> int:
+        """Tokens of one tile of one window."""
         sides = prod(min(side, self.tile_pixels) // self.spatial_factor for side in (width, height))
         return self.window_latents * sides + self.extra_tokens
 
     def windows(self, latent_frames: int) -> int:
+        """Windows that a clip is decoded in, at least one."""
         return max(1, (latent_frames - self.window_latents) // self.clip_latents + 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sizes:
-    """All components of one checkpoint. ``block_bytes`` is e: 2 on a GPU."""
+    """All components of one checkpoint. ``block_bytes`` is e, the bytes of a value in the block dtype: 2 on a GPU."""
 
     dit: DiTConfig = field(default_factory=DiTConfig)
     text: TextSizes = field(default_factory=TextSizes)
@@ -107,13 +114,14 @@ class Work:
 
 @cache
 def block_bytes(config: DiTConfig, quantize: QuantizeConfig, size: int) -> tuple[int, ...]:
-    """Of each block without AdaLN, in its flat buffer."""
+    """Of each block without AdaLN, in its flat buffer; ``size`` is e."""
     chosen = quantized_names(quantize, config)
     return tuple(_module_bytes(config, f"blocks.{i}", chosen, size) for i in range(config.num_layers))
 
 
 @cache
 def refiner_bytes(config: DiTConfig, size: int) -> tuple[int, ...]:
+    """Of each block of the text refiner, which is never quantised."""
     return tuple(
         _module_bytes(config, f"token_refiner.blocks.{i}", frozenset(), size) for i in range(config.num_refiner_layers)
     )
@@ -130,12 +138,8 @@ def _module_bytes(config: DiTConfig, path: str, chosen: frozenset[str], size: in
     total = 0
     for spec in keys.block_specs(config, "", adaln=False):
         fp8 = spec.name.endswith(".weight") and f"{path}.{spec.name.removesuffix('.weight')}" in chosen
-        total += _padded(prod(spec.shape) * (1 if fp8 else size)) + (_padded(4 * spec.shape[0]) if fp8 else 0)
+        total += padded(prod(spec.shape) * (1 if fp8 else size)) + (padded(4 * spec.shape[0]) if fp8 else 0)
     return total
-
-
-def _padded(num_bytes: int) -> int:
-    return -(-num_bytes // 256) * 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +171,7 @@ def dit_weights(sizes: Sizes, quantize: QuantizeConfig, layerwise: LayerwiseConf
 
 
 def text_weights(sizes: Sizes, where: str, slots: int = 2, quantize: QuantizeConfig | None = None) -> Weights:
+    """``where`` as in ``components.Where``; ``slots`` are a stream's, where it streams."""
     t, size = sizes.text, sizes.block_bytes
     layers = text_layer_bytes(t, quantize or QuantizeConfig(), size)
     whole = sum(layers) + t.rest_parameters * size
@@ -174,11 +179,13 @@ def text_weights(sizes: Sizes, where: str, slots: int = 2, quantize: QuantizeCon
 
 
 def video_weights(sizes: Sizes, where: str, slots: int = 2) -> Weights:
+    """Of the decoder; the encoder is no part of a plan."""
     v = sizes.video
     return _weights(where, v.layer_bytes, v.num_layers, v.rest_bytes, slots)
 
 
 def audio_weights(sizes: Sizes, where: str) -> Weights:
+    """Encoder and decoder in float32; it has no layers to stream."""
     return _weights(where, 0, 0, 4 * sizes.audio_parameters, 1)
 
 
@@ -222,10 +229,9 @@ def table_bytes(sizes: Sizes, work: Work) -> int:
 
 
 def encode_bytes(sizes: Sizes, work: Work, *, fp8: bool = False) -> int:
-    """Text of ``text_tokens``; a layer of transformers keeps about ten widths and three inner ones. With ``fp8`` the
-    e4m3 copy of the widest product's input besides."""
+    """Text of ``text_tokens``; with ``fp8`` the e4m3 copy of the widest product's input besides."""
     t = sizes.text
-    return work.text_tokens * (sizes.block_bytes * (10 * t.width + 3 * t.inner) + (t.inner + 4 if fp8 else 0))
+    return work.text_tokens * (layer_token_bytes(t.width, t.inner, sizes.block_bytes) + (t.inner + 4 if fp8 else 0))
 
 
 def decode_bytes(sizes: Sizes, work: Work) -> int:
@@ -247,4 +253,5 @@ def decode_bytes(sizes: Sizes, work: Work) -> int:
 
 
 def sound_bytes(sizes: Sizes, work: Work) -> int:
+    """The whole wave in the audio decoder."""
     return work.num_samples * sizes.audio_sample_bytes

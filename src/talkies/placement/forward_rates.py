@@ -1,4 +1,4 @@
-"""What a forward holds besides weights, by the row. No torch: who admits requests asks this, too.
+"""What a forward holds besides weights, in bytes by the row. No torch: who admits requests asks this, too.
 
 The terms are the allocations of ``model/block.py`` with the fused kernels of a GPU; the references of a CPU hold more.
 D hidden, I attention width, F feed-forward, e bytes of the block dtype.
@@ -23,6 +23,7 @@ class ForwardRates:
     chunk_rows: int | None = None
 
     def bytes(self, rows: float) -> float:
+        """Of a forward of so many rows."""
         chunk = rows if self.chunk_rows is None else min(rows, self.chunk_rows)
         return max(rows * self.whole, rows * self.outside + chunk * self.chunk)
 

@@ -136,6 +136,7 @@ def _unreadable(text: str, why: str) -> ConfigError:
 
 
 def save(hardware: Hardware, path: Path) -> None:
+    """As JSON. Raises ``OSError``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(asdict(hardware)) + "\n", encoding="utf-8")
 

@@ -87,6 +87,7 @@ class HostBuffer:
         return self._mapping is not None and self._mapping.locked_at != 0
 
     def close(self) -> None:
+        """Unlocks it; the memory goes when the last view does."""
         if self._mapping is not None:
             self._mapping.unlock()
         self.flat = torch.empty(0, dtype=torch.uint8)
@@ -110,6 +111,7 @@ def _unregister(address: int) -> None:
 
 
 def gib(num_bytes: float) -> str:
+    """``num_bytes`` for a reader: ``1.50 GiB``, below one ``700 MiB``."""
     return f"{num_bytes / 2**30:.2f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.0f} MiB"
 
 
@@ -128,6 +130,7 @@ def raise_memlock(num_bytes: int) -> None:
 
 
 def shm_free_bytes() -> int | None:
+    """What ``/dev/shm`` could still take; ``None`` where it is not there."""
     with suppress(OSError):
         return shutil.disk_usage(SHM).free
     return None
@@ -141,6 +144,7 @@ def check_shm(num_bytes: int) -> None:
 
 
 def shm_too_small(num_bytes: int, why: str) -> ConfigError:
+    """The error of a ``/dev/shm`` that cannot hold ``num_bytes``, with the two ways out."""
     size = -(-num_bytes // 2**30) + 1
     return ConfigError(
         f"/dev/shm must hold {gib(num_bytes)} of shared weights: {why}",

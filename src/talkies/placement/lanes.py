@@ -57,9 +57,9 @@ class HostLane:
 class CudaLane:
     """Streams and events are made once; an event is recorded again and again."""
 
-    def __init__(self, device: torch.device, num_slots: int, stream: torch.cuda.Stream | None = None) -> None:
+    def __init__(self, device: torch.device, num_slots: int) -> None:
         self._device = device
-        self._stream = stream or torch.cuda.Stream(device)
+        self._stream = torch.cuda.Stream(device)
         self._ready = [torch.cuda.Event() for _ in range(num_slots)]
         self._free = [torch.cuda.Event() for _ in range(num_slots)]
 

@@ -1,6 +1,6 @@
 """The rates of a real GPU, measured once in a few seconds and kept in the cache folder.
 
-S rows, K inputs and N outputs of a product, H heads, C channels a head; sizes are the released model's.
+S rows, K inputs, N outputs of a product or heads, H channels a head; sizes are the released model's.
 """
 
 from __future__ import annotations
@@ -107,20 +107,20 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True)
+class Fp8Rates:
+    """The same in e4m3; ``None`` for attention that does not approximate."""
+
+    products: float
+    attention: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """``run`` does ``amount`` of something: bytes, or floating-point operations."""
 
     kind: str
     amount: float
     run: Callable[[], object]
-
-
-@dataclass(frozen=True, slots=True)
-class Fp8Rates:
-    """The same in e4m3; ``None`` for attention that does not approximate."""
-
-    products: float
-    attention: float | None
 
 
 def block_rates(device: torch.device, attention: str, elementwise_bytes_per_s: float) -> tuple[Rates, Fp8Rates | None]:
@@ -188,14 +188,14 @@ def _fp8_product(x_SK: torch.Tensor, weight_NK: torch.Tensor) -> Callable[[], ob
 def _attention_runs(device: torch.device, name: str) -> tuple[Run, Run | None]:
     """The backend as exact as it can be told to be, and as it approximates (``None`` for one that does not)."""
     attend = registry.create(name, select.create(select.automatic(device)))
-    heads, channels = RELEASED.num_attention_heads, RELEASED.attention_head_dim
-    q_SHC, k_SHC, v_SHC = torch.randn(3, ROWS, heads, channels, device=device, dtype=torch.bfloat16).unbind(0)
-    flops = 4 * ROWS**2 * heads * channels
+    heads, head_dim = RELEASED.num_attention_heads, RELEASED.attention_head_dim
+    q_SNH, k_SNH, v_SNH = torch.randn(3, ROWS, heads, head_dim, device=device, dtype=torch.bfloat16).unbind(0)
+    flops = 4 * ROWS**2 * heads * head_dim
     exact = Documents.of_lengths([ROWS]).with_exact([(0, ROWS)]) if attend.exactness is not None else None
-    plain = Run("attention", flops, lambda: attend(q_SHC, k_SHC, v_SHC, exact))
+    plain = Run("attention", flops, lambda: attend(q_SNH, k_SNH, v_SNH, exact))
     if attend.exactness is None:
         return plain, None
-    return plain, Run("attention", flops, lambda: attend(q_SHC, k_SHC, v_SHC, None))
+    return plain, Run("attention", flops, lambda: attend(q_SNH, k_SNH, v_SNH, None))
 
 
 # Amount, seconds and number of runs of each kind.

@@ -141,5 +141,6 @@ def sweep(folder: Path = SHM) -> int:
 
 
 def first_line(text: str) -> str:
+    """Of an error's text, at most 200 characters."""
     lines = text.strip().splitlines()
     return lines[0][:200] if lines else "no reason given"

@@ -73,6 +73,8 @@ class Component:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
+    """One candidate, priced. ``precision`` and ``text_precision``: fp8, or the block dtype as bf16 or fp32."""
+
     residences: Residences
     chunking: Chunking
     precision: str
@@ -98,10 +100,12 @@ class Plan:
 
     @property
     def resident_blocks(self) -> int:
+        """Of the DiT."""
         layerwise = self.residences.dit
         return self.num_blocks - (0 if layerwise is None else len(streamed_positions(self.num_blocks, layerwise)))
 
     def fits(self, hardware: Hardware) -> bool:
+        """With the margins of :func:`needed` and :func:`host_needed`."""
         return needed(self.peak_bytes) <= hardware.vram_bytes and host_needed(self) <= hardware.ram_bytes
 
     def summary(self) -> str:
@@ -270,8 +274,10 @@ def _better(plan: Plan, best: Plan) -> bool:
 
 
 def all_plans(sizes: Sizes, work: Work, hardware: Hardware, wishes: Wishes) -> list[Plan]:
+    """Every candidate, whether it fits or not."""
     return [price(sizes, work, hardware, wishes, r, c) for r, c in candidates(sizes, hardware, wishes)]
 
 
 def host_needed(plan: Plan) -> int:
+    """Bytes of host memory: the weights that wait there, and the process itself."""
     return plan.host_bytes + HOST_SPARE

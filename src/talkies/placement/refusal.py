@@ -35,6 +35,7 @@ def nearest_work(sizes: Sizes, work: Work, hardware: Hardware, wishes: Wishes) -
 
 
 def refusal(sizes: Sizes, work: Work, hardware: Hardware, wishes: Wishes) -> ConfigError:
+    """What ``make_plan`` raises: about host memory where only that is short, else about the device's."""
     size = f"{work.width}x{work.height} with {work.num_frames} frames"
     near = nearest_work(sizes, work, hardware, wishes)
     fits = "no shorter clip fits" if near is None else f"{near.num_frames} frames of this canvas would fit"

@@ -48,6 +48,7 @@ class Shard:
         assert 0 <= self.rank < self.degree, self
 
     def span(self, size: int, offset: int = 0) -> tuple[int, int]:
+        """``(start, stop)`` of this share of ``size`` channels, which begin at ``offset`` of a tensor."""
         share = size // self.degree
         return offset + self.rank * share, offset + (self.rank + 1) * share
 

@@ -102,6 +102,7 @@ def encode_seconds(sizes: Sizes, work: Work, hardware: Hardware, host_bytes: int
 
 
 def vit_flops(v: VideoSizes, work: Work) -> float:
+    """Of the products and the attention of all tiles of a clip."""
     tokens = v.tile_tokens(work.width, work.height)
     tiles = v.tiles(work.width, work.height) * v.windows(work.latent_frames)
     return tiles * tokens * v.num_layers * (2 * v.layer_parameters + 4 * tokens * v.width)

@@ -1,4 +1,4 @@
-"""Condition rows: written once before the loop, pinned bit for bit after every step (spec 3.7)."""
+"""Condition rows: written once before the loop, pinned bit for bit after every step (tests/parity/test_schedule.py)."""
 
 from __future__ import annotations
 

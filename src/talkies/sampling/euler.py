@@ -1,4 +1,4 @@
-"""Euler steps (spec 4.2). Deterministic: eta is 0, no noise is added."""
+"""Euler steps (tests/parity/test_schedule.py). Deterministic: eta is 0, no noise is added."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Initial noise with the reference's seeding (spec 3.8). Always drawn on CPU in float32, so a seed is a clip."""
+"""Initial noise with the reference serving stack's seeding. Always drawn on CPU in float32, so a seed is a clip."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from torch import Tensor
 
 from talkies.errors import InvalidRequest
 from talkies.model.packing import VisualCondition, patchify_video
-
-MIN_SEED, MAX_SEED = -(2**63), 2**63 - 1  # a negative one is its two's complement, as torch takes it
+from talkies.request import INT64_MAX, INT64_MIN
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,11 +20,6 @@ class Noise:
     video_rows: Tensor  # [Nv, C * 4]
     audio_rows: Tensor  # [Na, C]
     conditions: tuple[Tensor, ...]  # each [1, C, t, h, w]
-
-
-def seeds_of(seed: int, num_outputs: int) -> tuple[int, ...]:
-    """Seeds of the outputs of one request: consecutive."""
-    return tuple(seed + i for i in range(num_outputs))
 
 
 def draw(
@@ -69,6 +63,6 @@ def external(
 
 
 def _randn(seed: int, *shape: int) -> Tensor:
-    if not MIN_SEED <= seed <= MAX_SEED:
-        raise InvalidRequest(f"seed={seed} is out of range", hint=f"use {MIN_SEED}..{MAX_SEED}", param="seed")
+    if not INT64_MIN <= seed <= INT64_MAX:  # a negative one is its two's complement, as torch takes it
+        raise InvalidRequest(f"seed={seed} is out of range", hint=f"use {INT64_MIN}..{INT64_MAX}", param="seed")
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float32)

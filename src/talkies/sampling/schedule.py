@@ -1,4 +1,4 @@
-"""Two noise schedules that walk in lockstep, one per modality (spec 4.1, 4.4)."""
+"""Two noise schedules that walk in lockstep, one per modality (tests/parity/test_schedule.py)."""
 
 from __future__ import annotations
 

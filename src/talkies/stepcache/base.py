@@ -1,4 +1,4 @@
-"""Approximate skipping of forwards: the contract of a policy (design D9).
+"""Approximate skipping of forwards: the contract of a policy.
 
 A policy is asked before each forward and told after each one that ran. It must answer the same on every rank: a rank
 that skips alone hangs the collectives of the others.

@@ -22,6 +22,7 @@ def fp8_linear(x_SK: Fp8Rows, weight_NK: Tensor, weight_scale_N1: Tensor) -> Ten
 
 
 def scaled_mm(x_SK: Fp8Rows, weight_NK: Tensor, weight_scale_N1: Tensor, *, fast: bool) -> Tensor:
+    """:func:`fp8_linear` on a GPU, with or without fast accumulation. K and N are multiples of ``ALIGNMENT``."""
     # A streamed weight must keep its layout: the product wants both operands contiguous in K.
     assert weight_NK.stride(1) == 1, weight_NK.stride()
     assert x_SK.data.stride(1) == 1, x_SK.data.stride()

@@ -1,4 +1,4 @@
-"""Residual sum with a gate per run of rows (spec 2.2). S rows, D channels, T table entries."""
+"""Residual sum with a gate per run of rows. S rows, D channels, T table entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Per-head RMSNorm of queries and keys, then rotary on their first channels (spec 2.2, 2.3, 2.5).
+"""Per-head RMSNorm of queries and keys, then rotary on their first channels.
 
 S rows, N heads, H channels a head, A angles (3 axes x frequencies; 2A <= H channels turn, the rest pass).
 """

@@ -1,4 +1,4 @@
-"""RMSNorm, then one (scale, shift) pair per run of rows (spec 2.2, 2.5).
+"""RMSNorm, then one (scale, shift) pair per run of rows.
 
 S rows, D channels, T table entries.
 """

@@ -1,4 +1,4 @@
-"""Gated feed-forward activation (spec 2.2). S rows, F inner channels."""
+"""Gated feed-forward activation. S rows, F inner channels."""
 
 from __future__ import annotations
 
