@@ -116,6 +116,18 @@ def test_sync_has_a_deadline_only_where_the_operator_sets_one(tmp_path: Path) ->
         until(lambda: files_of(server) == [])
 
 
+def test_content_that_the_client_has_is_not_sent_again(server: Server) -> None:
+    url = f"/v1/videos/{server.wait(server.create()['id'])['id']}/content"
+    whole = server.http.get(url)
+    assert whole.headers["cache-control"] == "private, no-cache"
+    for tags in (whole.headers["etag"], f'"other", W/{whole.headers["etag"]}', "*"):
+        again = server.http.get(url, headers={"If-None-Match": tags})
+        assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", whole.headers["etag"])
+    assert server.http.get(url, headers={"If-None-Match": '"other"'}).content == whole.content
+    server.http.delete(url.removesuffix("/content"))
+    assert server.http.get(url, headers={"If-None-Match": whole.headers["etag"]}).status_code == 404
+
+
 def test_content_in_ranges(server: Server) -> None:
     job = server.create("slow")
     url = f"/v1/videos/{job['id']}/content"

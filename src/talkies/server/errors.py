@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any
 
@@ -17,7 +18,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Match
+from starlette.routing import BaseRoute, Match
 
 from talkies.errors import InvalidRequest, TalkiesError
 
@@ -127,6 +128,16 @@ def error_object(error: TalkiesError) -> dict[str, Any]:
     return {"code": error.code, "message": clip(str(error)), "param": error.param, "status": error.http_status}
 
 
+@contextmanager
+def told_as(names: Mapping[str, str]) -> Iterator[None]:
+    """A refusal inside points at the field where the client wrote it: size, not the width that came of it."""
+    try:
+        yield
+    except InvalidRequest as error:
+        error.param = names.get(error.param or "", error.param)
+        raise
+
+
 def install(app: FastAPI) -> None:
     @app.exception_handler(TalkiesError)
     async def _ours(_: Request, error: TalkiesError) -> Response:
@@ -138,7 +149,8 @@ def install(app: FastAPI) -> None:
     async def _validation(_: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0] if error.errors() else {}
         where = [str(part) for part in first.get("loc", ())][1:]
-        message = f"{'.'.join(where) or 'request'}: {first.get('msg', 'is not valid')}"
+        got = "" if "input" not in first else f", got {clip(repr(first['input']), 60)}"
+        message = f"{'.'.join(where) or 'request'}: {first.get('msg', 'is not valid')}{got}"
         return error_response(400, message, kind="BadRequestError", param=".".join(where) or "body")
 
     @app.exception_handler(HTTPException)
@@ -164,7 +176,17 @@ def install(app: FastAPI) -> None:
 def _methods(request: Request) -> set[str]:
     """All methods of the path. Starlette answers with those of the first route that has it, though several do."""
     methods: set[str] = set()
-    for route in request.app.router.routes:
+    for route in _flat(request.app.router.routes):
         if route.matches(request.scope)[0] is not Match.NONE:
             methods |= getattr(route, "methods", None) or set()
     return methods
+
+
+def _flat(routes: Iterable[BaseRoute]) -> Iterator[BaseRoute]:
+    """FastAPI of some versions keeps an included router as one route without methods."""
+    for route in routes:
+        inner = getattr(route, "original_router", None)
+        if inner is None:
+            yield route
+        else:
+            yield from _flat(inner.routes)
