@@ -8,6 +8,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -187,3 +188,15 @@ def test_models_and_small_endpoints(server: Server) -> None:
     assert server.http.get("/load").json() == {"server_load": 0, "running": 0, "waiting": 0}
     page = server.http.get("/")
     assert "default-src 'self'" in page.headers["content-security-policy"]
+
+
+def test_a_sync_client_hears_that_the_server_stops(server: Server) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(server.http.post, "/v1/videos/sync", json={"prompt": "slow"})
+        until(lambda: bool(server.service.jobs))
+        begun = time.monotonic()
+        server.stop()
+        answer = waiting.result(5)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (503, "server")
+    assert "retry-after" in answer.headers
+    assert time.monotonic() - begun < 4  # not after uvicorn lost its patience

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -20,7 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Match
 
-from talkies.errors import InvalidRequest, TalkiesError
+from talkies.errors import InvalidRequest, OutputError, TalkiesError
 
 log = logging.getLogger(__name__)
 MAX_MESSAGE_CHARS = 600
@@ -144,6 +145,11 @@ def install(app: FastAPI) -> None:
         if error.http_status == 500:  # 501 and 503 are answers, polled every second by load balancers
             log.warning("request failed: %s", error)
         return response_of(error)
+
+    @app.exception_handler(sqlite3.OperationalError)
+    async def _disk(_: Request, error: sqlite3.OperationalError) -> Response:
+        log.warning("request failed: %s", error)
+        return response_of(OutputError(f"the job cannot be stored: {error}", hint="is the data folder's disk full?"))
 
     @app.exception_handler(RequestValidationError)
     async def _validation(_: Request, error: RequestValidationError) -> Response:

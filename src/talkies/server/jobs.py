@@ -30,18 +30,36 @@ class JobStore:
     """Thread-safe. Times are unix seconds."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._guard = _lock(path.with_suffix(".lock"))
+        with usable(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._guard = _lock(path.with_suffix(".lock"))
         self._mutex = threading.Lock()
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=30)
         self._db.row_factory = sqlite3.Row
+        try:
+            self._open(path)
+        except sqlite3.DatabaseError as error:
+            self.close()
+            raise ConfigError(
+                f"{path} cannot be used: {error}",
+                # Not "remove it": a server that knows no jobs sweeps their clips away.
+                hint="use another --data-dir; the clips are in artifacts/ of this one",
+                param="data_dir",
+            ) from None
+        except ConfigError:
+            self.close()
+            raise
+
+    def _open(self, path: Path) -> None:
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = FULL")
+        damage = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if damage != "ok":
+            raise sqlite3.DatabaseError(" ".join(damage.split()))
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
         if version == 0:
             self._db.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
         elif version != SCHEMA_VERSION:
-            self.close()
             raise ConfigError(
                 f"{path} has version {version}, this server writes {SCHEMA_VERSION}",
                 hint="use another --data-dir, or the version of talkies that made it",
@@ -159,8 +177,13 @@ class JobStore:
         with self._transaction() as db:
             db.execute("DELETE FROM jobs WHERE is_sync = 1")
 
+    def due(self, now: float) -> list[JobRecord]:
+        """What :meth:`expire` will remove. Clients see these jobs as gone already."""
+        with self._read() as db:
+            return [from_row(row) for row in db.execute("SELECT * FROM jobs WHERE expires_at <= ?", (now,))]
+
     def expire(self, now: float) -> list[JobRecord]:
-        """Removes what is due and remembers the ids; the caller removes their files."""
+        """Removes what is due and remembers the ids; the caller has removed their files."""
         with self._transaction() as db:
             rows = db.execute("DELETE FROM jobs WHERE expires_at <= ? RETURNING *", (now,)).fetchall()
             db.executemany(
@@ -257,6 +280,19 @@ class JobStore:
                 self._db.execute("ROLLBACK")
                 raise
             self._db.execute("COMMIT")
+
+
+@contextmanager
+def usable(folder: Path) -> Iterator[None]:
+    """Makes ``ConfigError`` of a folder that is a file, read-only, or on a full disk."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"{folder} cannot be used: {error.strerror or error}",
+            hint="use a --data-dir that can be written",
+            param="data_dir",
+        ) from None
 
 
 def _lock(path: Path) -> int:
