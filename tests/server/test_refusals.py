@@ -156,6 +156,7 @@ def test_bodies_and_files_over_their_limit_are_413(tmp_path: Path) -> None:
         for answer in (declared, chunked):
             assert answer.status_code == 413
             assert "20 MiB" in answer.json()["error"]["message"]
+        assert "21.0 MiB" in declared.json()["error"]["message"]
         files = [("input_references", ("a.wav", b"x" * (16 << 20), "audio/wav"))]
         answer = server.http.post("/v1/videos", data={"prompt": "a ball", "task": "ref2va"}, files=files)
         assert answer.status_code == 400  # audio alone: structure is checked before a byte is copied

@@ -6,6 +6,7 @@ import json as jsonlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import typer
 
@@ -39,7 +40,7 @@ def list_jobs(
         if json:
             print_json(job)
         else:
-            print(f"{job['id']}  {_describe(job)}  {job['prompt'][:60]}")
+            print(f"{job['id']}  {_describe(job)}  {_one_line(job['prompt'])}")
 
 
 @app.command("watch")
@@ -49,7 +50,7 @@ def watch(job_id: str, url: str = URL, api_key: str | None = KEY, json: bool = J
     last: dict[str, Any] = {}
     with (
         _client(url, api_key) as client,
-        client.stream("GET", f"/v1/videos/{job_id}/events") as answer,
+        client.stream("GET", f"/v1/videos/{quote(job_id, safe='')}/events") as answer,
     ):
         if answer.status_code != 200:
             answer.read()
@@ -75,7 +76,7 @@ def cancel(job_ids: list[str], url: str = URL, api_key: str | None = KEY, json: 
     """Cancel running jobs; delete ended ones with their files."""
     with _client(url, api_key) as client:
         for job_id in job_ids:
-            deleted = _json(client.delete(f"/v1/videos/{job_id}"))
+            deleted = _json(client.delete(f"/v1/videos/{quote(job_id, safe='')}"))
             if json:
                 print_json(deleted)
             else:
@@ -122,6 +123,11 @@ def _show(job: dict[str, Any], json: bool) -> None:
         print_json({k: job.get(k) for k in ("id", "status", "progress", "stage", "step", "num_steps", "eta_s")})
     else:
         print(_describe(job), flush=True)
+
+
+def _one_line(prompt: str) -> str:
+    """Its beginning, without line breaks and without what a terminal would obey."""
+    return "".join(c for c in " ".join(prompt[:240].split()) if c.isprintable())[:60]
 
 
 def _describe(job: dict[str, Any]) -> str:
