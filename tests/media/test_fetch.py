@@ -237,6 +237,7 @@ def test_redirects_are_followed_a_bounded_number_of_times():
             "http://169.254.169.254/latest/meta-data",
             "redirected to http://169.254.169.254/latest/meta-data: 169.254.169.254 is a link-local address: refused",
         ),
+        ("http://[::1]/x", "redirected to http://[::1]/x: ::1 is a loopback address: refused"),
         ("http://[::1]:{port}/secret", "is a loopback address"),
         ("http://2130706434:{port}/secret", "is a loopback address"),
         ("file:///etc/passwd", "http"),

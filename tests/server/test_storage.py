@@ -118,3 +118,17 @@ def test_a_store_that_cannot_be_written_says_so(server: Server, monkeypatch: pyt
     assert "is the data folder's disk full?" in answer.json()["error"]["message"]
     monkeypatch.undo()
     assert server.http.delete(f"/v1/videos/{job['id']}").status_code == 200
+
+
+def test_a_clock_that_was_set_back_gives_no_negative_times(server: Server) -> None:
+    job = server.create("slow", return_stage_metrics=True)
+    server.wait(job["id"], "in_progress")
+    later = time.time() + 3600
+    with sqlite3.connect(server.coordinator.config.database) as db:
+        db.execute("UPDATE jobs SET created_at = ?, started_at = ?", (later + 1, later))
+    server.service.release.set()
+    done = server.wait(job["id"])
+    assert (done["status"], done["inference_time_s"], done["metrics"]["queue_wait_s"]) == ("completed", 0.0, 0.0)
+    sums = [line for line in server.http.get("/metrics").text.splitlines() if "_s_sum" in line or "seconds_sum" in line]
+    assert sums
+    assert all(float(line.rpartition(" ")[2]) >= 0 for line in sums)

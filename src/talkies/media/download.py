@@ -57,7 +57,7 @@ class Download:
             except MediaError as exc:
                 if came_from is None:
                     raise
-                detail = exc.message.removeprefix(self._name).lstrip(": ")
+                detail = exc.message.removeprefix(self._name).removeprefix(":").lstrip()  # not of ::1
                 raise MediaError(
                     f"{self._name}: redirected to {shown}: {detail}", hint=exc.hint, param=self._name
                 ) from None
