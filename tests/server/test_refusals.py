@@ -195,6 +195,7 @@ def test_a_wrong_method_is_told_the_right_ones(shared: Server) -> None:
     for path, methods in {
         "/v1/videos": "GET, POST",
         "/v1/videos/video_gen_x": "DELETE, GET",
+        "/v1/videos/sync": "POST",
         "/health": "GET, HEAD",
         "/": "GET, HEAD",
     }.items():

@@ -181,11 +181,12 @@ def install(app: FastAPI) -> None:
 
 def _methods(request: Request) -> set[str]:
     """All methods of the path. Starlette answers with those of the first route that has it, though several do."""
-    methods: set[str] = set()
+    methods: dict[int, set[str]] = {}  # by the number of parameters: /v1/videos/sync is no {video_id}
     for route in _flat(request.app.router.routes):
         if route.matches(request.scope)[0] is not Match.NONE:
-            methods |= getattr(route, "methods", None) or set()
-    return methods
+            free = getattr(route, "path", "").count("{")
+            methods.setdefault(free, set()).update(getattr(route, "methods", None) or ())
+    return methods[min(methods)] if methods else set()
 
 
 def _flat(routes: Iterable[BaseRoute]) -> Iterator[BaseRoute]:
