@@ -18,9 +18,10 @@ from talkies.request import VideoRequest
 from talkies.server.admission import Admission
 from talkies.server.artifacts import Artifacts
 from talkies.server.config import ServerConfig
+from talkies.server.data_folder import usable
 from talkies.server.errors import error_object
 from talkies.server.follower import Follower
-from talkies.server.jobs import JobStore, usable
+from talkies.server.jobs import JobStore
 from talkies.server.live import Live
 from talkies.server.metrics import Metrics, gauges
 from talkies.server.record import JobRecord

@@ -7,7 +7,6 @@ it ends stays deleted, and nothing finishes twice.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import sqlite3
@@ -20,6 +19,7 @@ from typing import Any
 
 from talkies.errors import ConfigError
 from talkies.server.admission import Admission, Load
+from talkies.server.data_folder import lock, usable
 from talkies.server.errors import Conflict, Gone, NotFound
 from talkies.server.record import SCHEMA, SCHEMA_VERSION, JobRecord, Status, encode, from_row
 
@@ -32,7 +32,7 @@ class JobStore:
     def __init__(self, path: Path) -> None:
         with usable(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._guard = _lock(path.with_suffix(".lock"))
+            self._guard = lock(path.with_suffix(".lock"))
         self._mutex = threading.Lock()
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=30)
         self._db.row_factory = sqlite3.Row
@@ -280,29 +280,3 @@ class JobStore:
                 self._db.execute("ROLLBACK")
                 raise
             self._db.execute("COMMIT")
-
-
-@contextmanager
-def usable(folder: Path) -> Iterator[None]:
-    """Makes ``ConfigError`` of a folder that is a file, read-only, or on a full disk."""
-    try:
-        yield
-    except OSError as error:
-        raise ConfigError(
-            f"{folder} cannot be used: {error.strerror or error}",
-            hint="use a --data-dir that can be written",
-            param="data_dir",
-        ) from None
-
-
-def _lock(path: Path) -> int:
-    """Held until the process ends, however it ends."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
-        raise ConfigError(
-            f"{path.parent} belongs to another running server", hint="use another --data-dir", param="data_dir"
-        ) from None
-    return handle
