@@ -11,6 +11,7 @@ import itertools
 import math
 import os
 import re
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -22,6 +23,7 @@ from talkies.geometry import Geometry, Limits
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 MIN_SIGMAS, MAX_SIGMAS = 2, 200
+MIN_SHIFT, MAX_SHIFT = 0.01, 1000.0  # below, float32 sigmas no longer begin at 1: at 1e-8 the first one is infinite
 MAX_OUTPUTS = 10
 MAX_PROMPT_BYTES = 1 << 20
 MAX_REFERENCES: Mapping[str, int] = {"image": 9, "video": 3, "audio": 3}
@@ -158,7 +160,7 @@ class VideoRequest:
                 )
         for name, value in (("flow_shift", self.video_shift), ("audio_flow_shift", self.audio_shift)):
             if value is not None:
-                _number(name, value, 0, 1000, exclusive_min=True)
+                _number(name, value, MIN_SHIFT, MAX_SHIFT)
         _one_of("fit", self.fit, get_args(Fit))
         if self.quality in QUALITY_DEFAULT_WORDS:
             object.__setattr__(self, "quality", "lossless")
@@ -316,7 +318,8 @@ def _check_prompt(prompt: Any) -> None:
 def _check_ladder(sigmas: Any) -> tuple[float, ...]:
     try:
         ladder = tuple(float(s) for s in sigmas)
-    except (TypeError, ValueError):
+        as_float32 = [struct.unpack("f", struct.pack("f", s))[0] for s in ladder]  # what a schedule holds
+    except (TypeError, ValueError, OverflowError):
         raise InvalidRequest("sigmas must be a list of numbers", param="sigmas") from None
     if not MIN_SIGMAS <= len(ladder) <= MAX_SIGMAS:
         raise InvalidRequest(
@@ -324,10 +327,10 @@ def _check_ladder(sigmas: Any) -> tuple[float, ...]:
             hint="N points are N-1 forwards",
             param="sigmas",
         )
-    decreasing = all(a > b for a, b in itertools.pairwise(ladder))
+    decreasing = all(a > b for a, b in itertools.pairwise(as_float32))
     if not (decreasing and ladder[0] <= 1.0 and ladder[-1] == 0.0):
         raise InvalidRequest(
-            "sigmas must fall strictly from at most 1.0 to exactly 0.0",
+            "sigmas must fall strictly, in float32, from at most 1.0 to exactly 0.0",
             hint="for example 1.0, 0.7, 0.4, 0.15, 0.0",
             param="sigmas",
         )

@@ -316,7 +316,7 @@ def test_version_is_quick(tmp_path):
 @pytest.mark.parametrize(
     ("comment", "shown"),
     [
-        ({"talkies": "1", "request": {"prompt": "[/] a [red]ball\x1b[2J\n[/red]", "seed": 3}}, "[/] a [red]ball [2J"),
+        ({"talkies": "1", "request": {"prompt": "[/] a [red]ball\x1b[2J\n[/red]", "seed": 3}}, "[/] a [red]ball[2J"),
         ({"request": {"prompt": 7}}, "7"),
         ({"request": "text"}, "flags"),
         ({"request": 5}, "flags"),

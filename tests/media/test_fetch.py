@@ -237,6 +237,7 @@ def test_redirects_are_followed_a_bounded_number_of_times():
             "http://169.254.169.254/latest/meta-data",
             "redirected to http://169.254.169.254/latest/meta-data: 169.254.169.254 is a link-local address: refused",
         ),
+        ("http://[::1]/x", "redirected to http://[::1]/x: ::1 is a loopback address: refused"),
         ("http://[::1]:{port}/secret", "is a loopback address"),
         ("http://2130706434:{port}/secret", "is a loopback address"),
         ("file:///etc/passwd", "http"),
@@ -296,12 +297,22 @@ def drip(first: bytes, then: bytes) -> Handler:
     "handler",
     [
         drip(b"HTTP/1.1 200 OK\r\nContent-Type: image/png\r\nContent-Length: 9000\r\n\r\n", b"x"),
+        drip(b"HTTP/1.1 200 OK\r\nContent-Type: image/png\r\n\r\n", b"x"),  # http.client lets go of the socket
+        drip(b"HTTP/1.1 200 OK\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n", b"1"),
         drip(b"HTTP/1.1 200 OK\r\n", b"X-A: y\r\n"),
         drip(b"HTTP/1.1 ", b"2"),
         drip(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
         lambda _, sock: time.sleep(3),
     ],
-    ids=["slow body", "slow headers", "slow status", "endless 100s", "silence"],
+    ids=[
+        "slow body",
+        "slow body without a length",
+        "slow chunk",
+        "slow headers",
+        "slow status",
+        "endless 100s",
+        "silence",
+    ],
 )
 def test_a_slow_server_costs_at_most_the_time_limit(handler):
     policy = FetchPolicy(allow=AllowList(["127.0.0.1"]), timeout_s=0.6)

@@ -3,7 +3,7 @@
 import pytest
 
 from talkies.media.hints import prompt_hints
-from talkies.media.kinds import kind_of_file, kind_of_uri
+from talkies.media.kinds import kind_of_file, kind_of_head, kind_of_uri
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,28 @@ def test_the_mime_type_wins_over_the_suffix():
     assert kind_of_file("audio/mpeg", "x.png") == "audio"
     assert kind_of_file("application/octet-stream", "x.png") == "image"
     assert kind_of_file(None, None) is None
+
+
+@pytest.mark.parametrize(
+    ("head", "kind"),
+    [
+        (b"\x89PNG\r\n\x1a\n", "image"),
+        (b"\xff\xd8\xff\xe0", "image"),
+        (b"RIFF\0\0\0\0WEBP", "image"),
+        (b"GIF89a", "image"),
+        (b"\0\0\0\x18ftypheic", "image"),
+        (b"\0\0\0\x18ftypisom", "video"),
+        (b"\0\0\0\x18ftypM4A ", "audio"),
+        (b"RIFF\0\0\0\0WAVE", "audio"),
+        (b"\xff\xfb\x90\x64", "audio"),
+        (b"ID3\x04", "audio"),
+        (b"RIFF\0\0\0\0AVI ", None),
+        (b"hello", None),
+        (b"", None),
+    ],
+)
+def test_bytes_say_what_a_nameless_file_is(head, kind):
+    assert kind_of_head(head) == kind
 
 
 @pytest.mark.parametrize(

@@ -209,6 +209,18 @@ def test_jobs_list_watch_and_cancel(server: Server) -> None:
     assert (nobody.exit_code, "cannot reach http://127.0.0.1:9" in nobody.output) == (1, True)
 
 
+def test_a_listed_prompt_is_one_line_that_a_terminal_cannot_obey(server: Server) -> None:
+    job = server.create("a red\r\nball \x1b[31m\u202ewith a bell")
+    lines = run(app, ["jobs", "list", "--url", server.url]).output.splitlines()
+    assert [line.startswith(job["id"]) for line in lines] == [True]
+    assert lines[0].endswith("a red ball [31mwith a bell")
+
+
+def test_an_id_stays_inside_its_path(server: Server) -> None:
+    result = run(app, ["jobs", "cancel", "../../health", "--url", server.url])
+    assert (result.exit_code, "DELETE /v1/videos/../../health" in result.output) == (2, True)
+
+
 SCRIPT = """
 from talkies.cli import serve
 from tests.server.fakes import FakeService

@@ -8,6 +8,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,18 @@ def test_sync_has_a_deadline_only_where_the_operator_sets_one(tmp_path: Path) ->
         until(lambda: files_of(server) == [])
 
 
+def test_content_that_the_client_has_is_not_sent_again(server: Server) -> None:
+    url = f"/v1/videos/{server.wait(server.create()['id'])['id']}/content"
+    whole = server.http.get(url)
+    assert whole.headers["cache-control"] == "private, no-cache"
+    for tags in (whole.headers["etag"], f'"other", W/{whole.headers["etag"]}', "*"):
+        again = server.http.get(url, headers={"If-None-Match": tags})
+        assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", whole.headers["etag"])
+    assert server.http.get(url, headers={"If-None-Match": '"other"'}).content == whole.content
+    server.http.delete(url.removesuffix("/content"))
+    assert server.http.get(url, headers={"If-None-Match": whole.headers["etag"]}).status_code == 404
+
+
 def test_content_in_ranges(server: Server) -> None:
     job = server.create("slow")
     url = f"/v1/videos/{job['id']}/content"
@@ -175,3 +188,15 @@ def test_models_and_small_endpoints(server: Server) -> None:
     assert server.http.get("/load").json() == {"server_load": 0, "running": 0, "waiting": 0}
     page = server.http.get("/")
     assert "default-src 'self'" in page.headers["content-security-policy"]
+
+
+def test_a_sync_client_hears_that_the_server_stops(server: Server) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(server.http.post, "/v1/videos/sync", json={"prompt": "slow"})
+        until(lambda: bool(server.service.jobs))
+        begun = time.monotonic()
+        server.stop()
+        answer = waiting.result(5)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (503, "server")
+    assert "retry-after" in answer.headers
+    assert time.monotonic() - begun < 4  # not after uvicorn lost its patience

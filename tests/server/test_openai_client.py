@@ -70,6 +70,12 @@ def test_a_file_becomes_the_first_frame(client: openai.OpenAI, tmp_path: Path) -
     assert video.size == "128x64"
 
 
+def test_bytes_without_a_name_are_what_they_are(client: openai.OpenAI, png: Path) -> None:
+    """The client sends them as "upload" of type application/octet-stream."""
+    video = client.videos.create(prompt="a ball", input_reference=png.read_bytes())
+    assert video.to_dict()["task"] == "fl2va"
+
+
 def test_list_pages_retrieve_and_delete(client: openai.OpenAI) -> None:
     made = [client.videos.create(prompt=f"clip {i}").id for i in range(5)]
     page = client.videos.list(limit=2)

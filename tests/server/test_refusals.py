@@ -35,12 +35,13 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"seconds": 0}, "seconds", "0"),
     ({"seconds": "four"}, "seconds", "not a number"),
     ({"seconds": True}, "seconds", "not a number"),
-    ({"extra_params": {"duration": 16}}, "seconds", "16"),
+    ({"extra_params": {"duration": 16}}, "extra_params.duration", "16"),
+    ({"target": {"duration_seconds": 16}}, "target.duration_seconds", "16"),
     ({"extra_params": {"durration": 2}}, "extra_params.durration", "did you mean 'duration'?"),
     ({"extra_params": "{"}, "extra_params", "Invalid JSON"),
     ({"extra_params": [1]}, "extra_params", "expected an object, got list"),
     ({"size": "big"}, "size", "WIDTHxHEIGHT"),
-    ({"size": "113x64"}, "width", "use 112 or 128"),
+    ({"size": "113x64"}, "size", "use 112 or 128"),
     ({"size": "320x64"}, "size", "1:4..4:1"),
     ({"width": 112}, "height", "missing"),
     ({"aspect_ratio": "wide"}, "aspect_ratio", "21:9"),
@@ -50,6 +51,9 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"num_inference_steps": 9, "num_forwards": 9}, "num_forwards", "num_inference_steps=10"),
     ({"num_outputs_per_prompt": 11}, "num_outputs_per_prompt", "1..10"),
     ({"n": 1, "num_outputs_per_prompt": 2}, "n", "differ"),
+    ({"n": 11}, "n", "1..10"),
+    ({"num_forwards": 500}, "num_forwards", "2..200"),
+    ({"sigmas": [1.0, 1e-50, 0.0]}, "sigmas", "float32"),
     ({"flow_shift": 0}, "flow_shift", "outside"),
     ({"flow_shift": "nan"}, "flow_shift", "not a number"),
     ({"quality": "high"}, "quality", "lossless"),
@@ -67,7 +71,7 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"conditions": [{"type": "picture", "uri": GIF}]}, "conditions", "image, video, video_audio, audio"),
     ({"conditions": [{"type": "image", "uri": GIF, "wieght": 1}]}, "conditions[0].wieght", "unknown field"),
     ({"conditions": [{"type": "image", "uri": GIF, "role": "keyframe", "frame_index": 5}]}, "frame_index", "-1"),
-    ({"audio_reference": {"audio_url": "data:audio/wav,abc"}}, "conditions", "audio alone is refused"),
+    ({"audio_reference": {"audio_url": "data:audio/wav,abc"}}, "audio_reference", "audio alone is refused"),
     ({"frame_indices": [0]}, "frame_indices", "images"),
     ({"lora": {"name": "a", "path": "/x"}}, "lora", "cannot name a server path"),
     ({"extra_params": {"video_codec_options": {"threads": "1e9"}}}, "extra_params.video_codec_options", "operator's"),
@@ -152,6 +156,7 @@ def test_bodies_and_files_over_their_limit_are_413(tmp_path: Path) -> None:
         for answer in (declared, chunked):
             assert answer.status_code == 413
             assert "20 MiB" in answer.json()["error"]["message"]
+        assert "21.0 MiB" in declared.json()["error"]["message"]
         files = [("input_references", ("a.wav", b"x" * (16 << 20), "audio/wav"))]
         answer = server.http.post("/v1/videos", data={"prompt": "a ball", "task": "ref2va"}, files=files)
         assert answer.status_code == 400  # audio alone: structure is checked before a byte is copied
@@ -184,6 +189,26 @@ def test_absent_endpoints_answer_in_the_error_shape(shared: Server) -> None:
         error = answer.json()["error"]
         assert set(error) == {"message", "type", "param", "code"}
         assert error["code"] == status
+
+
+def test_a_wrong_method_is_told_the_right_ones(shared: Server) -> None:
+    for path, methods in {
+        "/v1/videos": "GET, POST",
+        "/v1/videos/video_gen_x": "DELETE, GET",
+        "/v1/videos/sync": "POST",
+        "/health": "GET, HEAD",
+        "/": "GET, HEAD",
+    }.items():
+        answer = shared.http.put(path)
+        assert (answer.status_code, answer.headers["allow"]) == (405, methods), path
+
+
+def test_a_bad_query_names_its_value(shared: Server) -> None:
+    error = shared.http.get("/v1/videos?limit=101").json()["error"]
+    assert (error["param"], error["message"]) == (
+        "limit",
+        "limit: Input should be less than or equal to 100, got '101'",
+    )
 
 
 def test_a_partition_that_is_not_served_is_refused_at_post(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def parse_bytes(name: str, text: str | None) -> int | None:
 
 def plain(text: object) -> str:
     """One line for a terminal: a prompt, a name or a file's metadata may hold newlines and escape sequences."""
-    return "".join(ch if ch.isprintable() else " " for ch in str(text))
+    return "".join(ch if ch.isprintable() else " " if ch.isspace() else "" for ch in str(text))
 
 
 def print_json(data: Any) -> None:

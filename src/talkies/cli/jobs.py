@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import typer
 
@@ -44,7 +45,8 @@ def list_jobs(
         if json:
             print_json(job)
         else:
-            print(f"{job['id']}  {_describe(job)}  {plain(job['prompt'][:60])}")
+            prompt = " ".join(job["prompt"][:240].split())
+            print(f"{job['id']}  {_describe(job)}  {plain(prompt)[:60]}")
 
 
 @app.command("watch")
@@ -67,7 +69,7 @@ def _followed(job_id: str, url: str, api_key: str | None, json: bool) -> dict[st
     last: dict[str, Any] = {}
     with (
         _client(url, api_key) as client,
-        client.stream("GET", f"/v1/videos/{job_id}/events") as answer,
+        client.stream("GET", f"/v1/videos/{quote(job_id, safe='')}/events") as answer,
     ):
         if answer.status_code != 200:
             answer.read()
@@ -89,7 +91,7 @@ def cancel(job_ids: list[str] = IDS, url: str = URL, api_key: str | None = KEY, 
     """Cancel running jobs; delete ended ones with their files."""
     with _client(url, api_key) as client:
         for job_id in job_ids:
-            deleted = _json(client.delete(f"/v1/videos/{job_id}"))
+            deleted = _json(client.delete(f"/v1/videos/{quote(job_id, safe='')}"))
             if json:
                 print_json(deleted)
             else:

@@ -301,7 +301,9 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise ConfigError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}", hint="choose another --port", param="port"
+            f"cannot listen on {host}:{port}: {error.strerror or error}",
+            hint="choose another --port or --host",
+            param="port",
         ) from None
     listener.set_inheritable(False)
     return listener

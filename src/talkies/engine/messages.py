@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from talkies.engine.cost import CostModel
 from talkies.engine.memory import MemoryModel
+from talkies.engine.scheduler import check_policy
 from talkies.engine.service import Job, JobEvent, ServiceInfo
 from talkies.errors import TalkiesError
 
@@ -27,6 +28,9 @@ class WorkerOptions:
     cache_dir: Path | None = None
     save_every_s: float = 3.0  # between two saves of a running request
     preview_every_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_policy(self.policy)  # in the process that was told: a worker would die of it at every start
 
 
 # Executor -> worker.

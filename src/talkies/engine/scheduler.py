@@ -30,6 +30,14 @@ BEGIN_MARGIN = 1.25
 MAX_ACTIVE = 8  # begun requests: each holds latents and a share of the modulation tables
 
 
+def check_policy(policy: str) -> None:
+    """Raises ``ConfigError``."""
+    if policy not in get_args(Policy):
+        raise ConfigError(
+            f"policy={policy!r} is unknown", hint="use one of " + ", ".join(get_args(Policy)), param="policy"
+        )
+
+
 @dataclass(kw_only=True)
 class Entry:
     """One request. ``batch_key`` is set while its next unit may share a forward with others of the same key."""
@@ -61,10 +69,7 @@ class StepScheduler:
         max_step_rows: int = 1,
         max_active: int = MAX_ACTIVE,
     ) -> None:
-        if policy not in RANKS:
-            raise ConfigError(
-                f"policy={policy!r} is unknown", hint="use one of " + ", ".join(get_args(Policy)), param="policy"
-            )
+        check_policy(policy)
         if max_num_seqs < 1 or max_active < 1:
             raise ConfigError(f"max_num_seqs={max_num_seqs} is under 1", hint="1 is off", param="max_num_seqs")
         self.policy = policy

@@ -35,6 +35,7 @@ class AllowList:
                     raise ConfigError(
                         f"allowed media host {entry!r} is neither a host name nor a network",
                         hint="write it like media.example.org or 10.1.0.0/16",
+                        param="allow_host",
                     ) from None
                 self.hosts.add(entry.lower().rstrip("."))
 

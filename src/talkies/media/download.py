@@ -57,7 +57,7 @@ class Download:
             except MediaError as exc:
                 if came_from is None:
                     raise
-                detail = exc.message.removeprefix(self._name).lstrip(": ")
+                detail = exc.message.removeprefix(self._name).removeprefix(":").lstrip()  # not of ::1
                 raise MediaError(
                     f"{self._name}: redirected to {shown}: {detail}", hint=exc.hint, param=self._name
                 ) from None
@@ -211,13 +211,14 @@ class _PinnedConnection(http.client.HTTPConnection):
         super().__init__(host, port)
         self._addresses, self._secure, self._open, self._left = addresses, secure, connect, left
         self.was_cut = False
+        self._opened: socket.socket | None = None  # http.client forgets `sock` once it reads a body to the end
         if secure:
             self.default_port = 443  # the Host header names only an unusual port
 
     def connect(self) -> None:
         for last, address in enumerate(self._addresses, start=1 - len(self._addresses)):
             try:
-                self.sock = self._open(address, self.port, min(float(self.timeout or 1.0), self._left()))
+                self.sock = self._opened = self._open(address, self.port, min(float(self.timeout or 1.0), self._left()))
                 break
             except OSError:  # often an IPv6 address on a machine without a route for it
                 if last == 0:
@@ -227,15 +228,14 @@ class _PinnedConnection(http.client.HTTPConnection):
             context = ssl.create_default_context()
             # Two steps, so that `cut` finds the socket while a slow handshake goes on.
             secured = context.wrap_socket(self.sock, server_hostname=self.host, do_handshake_on_connect=False)
-            self.sock = secured
+            self.sock = self._opened = secured
             secured.do_handshake()
 
     def cut(self) -> None:
         self.was_cut = True
-        sock = self.sock
-        if sock is not None:
+        if self._opened is not None:
             try:
-                sock.shutdown(socket.SHUT_RDWR)
+                self._opened.shutdown(socket.SHUT_RDWR)
             except OSError:
                 return
 

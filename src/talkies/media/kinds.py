@@ -29,6 +29,38 @@ SUFFIX_KINDS: dict[str, Kind] = {
     ".ts": "video",
 }
 
+# First bytes of what is accepted, and of pictures that are not: their refusal has to speak of a picture.
+HEADS: tuple[tuple[bytes, Kind], ...] = (
+    (b"\x89PNG", "image"),
+    (b"\xff\xd8\xff", "image"),
+    (b"GIF8", "image"),
+    (b"BM", "image"),
+    (b"II*\0", "image"),
+    (b"MM\0*", "image"),
+    (b"ID3", "audio"),
+    (b"fLaC", "audio"),
+    (b"OggS", "audio"),
+)
+RIFF_KINDS: dict[bytes, Kind] = {b"WEBP": "image", b"WAVE": "audio"}
+ISO_BRAND_KINDS: dict[bytes, Kind] = {
+    b"heic": "image",
+    b"heix": "image",
+    b"mif1": "image",
+    b"avif": "image",
+    b"M4A ": "audio",
+}
+
+
+def kind_of_head(head: bytes) -> Kind | None:
+    """By the first 12 bytes, for a sender that gives neither a MIME type nor a suffix; None where they do not say."""
+    if head[:4] == b"RIFF":
+        return RIFF_KINDS.get(head[8:12])
+    if head[4:8] == b"ftyp":
+        return ISO_BRAND_KINDS.get(head[8:12], "video")
+    if head[:1] == b"\xff" and head[1:2] in (b"\xfb", b"\xf3", b"\xf2"):
+        return "audio"  # an MP3 without tags
+    return next((kind for magic, kind in HEADS if head.startswith(magic)), None)
+
 
 def kind_of_file(content_type: str | None, name: str | None) -> Kind | None:
     """By MIME type, then by suffix, the order that vLLM-Omni documents; None where neither says."""

@@ -120,6 +120,7 @@ def _add_page(app: FastAPI) -> None:
     folder = resources.files("talkies.server") / "web"
     headers = {"Content-Security-Policy": PAGE_POLICY, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
 
+    @app.head("/", include_in_schema=False)
     @app.get("/", include_in_schema=False)
     def page() -> Response:
         return Response((folder / "index.html").read_bytes(), media_type="text/html", headers=headers)

@@ -45,7 +45,7 @@ async def read_body(request: Request, *, max_part_bytes: int) -> Body:
         form = await request.form(max_files=MAX_FORM_FILES, max_fields=MAX_FORM_FIELDS, max_part_size=max_part_bytes)
         return Body(values=fold(form.multi_items()), form=True)
     raise UnsupportedMedia(
-        f"Content-Type {media_type[:80] or 'missing'!r} is not supported",
+        f"Content-Type {media_type[:80]!r} is not supported" if media_type else "Content-Type is missing",
         hint="use application/json, multipart/form-data or application/x-www-form-urlencoded",
         param="Content-Type",
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from talkies.errors import ConfigError
+from talkies.media.addresses import AllowList
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +44,10 @@ class ServerConfig:
                 "webhook_secret has under 16 characters", hint="use a long random secret", param="webhook_secret"
             )
         if self.media_root is not None and not self.media_root.is_dir():
-            raise ConfigError(f"media_root {self.media_root} is not a folder", param="media_root")
+            raise ConfigError(
+                f"media_root {self.media_root} is not a folder", hint="name one that exists", param="media_root"
+            )
+        AllowList(self.allow_hosts)  # an entry that names nothing is the operator's fault, not that of every request
 
     @property
     def database(self) -> Path:

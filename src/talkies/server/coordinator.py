@@ -7,6 +7,7 @@ This is the way in: accept, hand over, delete, pick up after a restart. What the
 from __future__ import annotations
 
 import logging
+import sqlite3
 import threading
 import time
 from dataclasses import replace
@@ -17,6 +18,7 @@ from talkies.request import VideoRequest
 from talkies.server.admission import Admission
 from talkies.server.artifacts import Artifacts
 from talkies.server.config import ServerConfig
+from talkies.server.data_folder import usable
 from talkies.server.errors import error_object
 from talkies.server.follower import Follower
 from talkies.server.jobs import JobStore
@@ -37,10 +39,11 @@ class Coordinator:
         self.store = JobStore(config.database)  # first: a folder in use is known before a model is opened
         try:
             self.limits = service.info.limits
+            with usable(config.data_dir):
+                self.artifacts = Artifacts(config)
         except BaseException:
             self.store.close()
             raise
-        self.artifacts = Artifacts(config)
         self.live = Live()
         self.model_name = config.served_model_name or service.info.model_name
         self.metrics = Metrics(self.model_name)
@@ -121,7 +124,15 @@ class Coordinator:
 
     def delete(self, record: JobRecord) -> None:
         """Gone at once for every client; the engine stops at its next step, and then the files go too."""
-        if self.store.remove(record.id) is None:
+        try:
+            removed = self.store.remove(record.id)
+        except sqlite3.OperationalError:
+            if not record.ended:
+                raise
+            # Even a removal has to be written: on a full disk the clip's own bytes make room for it.
+            self.artifacts.drop(record.folder)
+            removed = self.store.remove(record.id)
+        if removed is None:
             return
         if self.follower.follows(record.id):
             self.metrics.event("cancelled")
@@ -171,8 +182,10 @@ class Coordinator:
     def sweep(self) -> None:
         """Record and files of an expired job go together; ends that could not be written are tried again."""
         self.follower.settle_again()
-        for record in self.store.expire(time.time()):
+        now = time.time()
+        for record in self.store.due(now):  # files first, which a full disk needs to record anything
             self.artifacts.drop(record.folder)
+        for record in self.store.expire(now):
             log.info("job %s expired", record.id)
 
     def _gauges(self) -> dict[str, dict[str, float]]:

@@ -17,6 +17,7 @@ from talkies.server import webhook
 from talkies.server.artifacts import Artifacts
 from talkies.server.body import read_body
 from talkies.server.coordinator import Coordinator
+from talkies.server.errors import told_as
 from talkies.server.inputs import Checked, materialize
 from talkies.server.record import JobRecord
 from talkies.server.schema import Draft, to_draft
@@ -52,7 +53,8 @@ def _accept(
     created = False
     try:
         webhook.check(draft.webhook_url, config)
-        checked = materialize(draft, folder=artifacts.uploads(folder), config=config, limits=limits)
+        with told_as(draft.names):
+            checked = materialize(draft, folder=artifacts.uploads(folder), config=config, limits=limits)
         record = JobRecord(
             id=f"{'video_sync-' if is_sync else 'video_gen_'}{secrets.token_hex(16)}",
             owner=owner,
@@ -70,7 +72,8 @@ def _accept(
             idempotency_key=key,
             webhook_url=draft.webhook_url,
         )
-        record, created = coordinator.submit(record, checked.request)
+        with told_as(draft.names):
+            record, created = coordinator.submit(record, checked.request)
         return record, created
     except (OSError, sqlite3.OperationalError) as error:
         raise OutputError(f"the job cannot be stored: {error}", hint="is the data folder's disk full?") from error

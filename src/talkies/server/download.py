@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from starlette.responses import FileResponse
+from anyio import to_thread
+from starlette.datastructures import Headers
+from starlette.responses import FileResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from talkies.server.errors import error_response
@@ -16,9 +19,15 @@ class Download(FileResponse):
     """Starlette answers a bad Range in plain text; clients of this API read JSON errors."""
 
     def __init__(self, path: Path, *, name: str) -> None:
-        super().__init__(path, media_type=MEDIA_TYPES[path.suffix], filename=name)
+        # A clip never changes, but it can be deleted: kept by nobody but its owner, and asked for each time.
+        headers = {"Cache-Control": "private, no-cache"}
+        super().__init__(path, media_type=MEDIA_TYPES[path.suffix], filename=name, headers=headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if await self._is_known(Headers(scope=scope).get("if-none-match")):
+            kept = {name: self.headers[name] for name in ("etag", "cache-control")}
+            await Response(status_code=304, headers=kept)(scope, receive, send)
+            return
         refused: dict[str, str] | None = None
         status = 0
 
@@ -41,3 +50,14 @@ class Download(FileResponse):
         if refused is not None:
             message = "the range lies outside the file" if status == 416 else "the Range header is malformed"
             await error_response(status, message, param="Range", headers=refused)(scope, receive, send)
+
+    async def _is_known(self, tags: str | None) -> bool:
+        """Whether the client's copy is this file."""
+        if tags is None:
+            return False
+        try:
+            self.set_stat_headers(await to_thread.run_sync(os.stat, self.path))
+        except OSError:
+            return False
+        known = [tag.strip().removeprefix("W/") for tag in tags.split(",")]
+        return self.headers["etag"] in known or known == ["*"]

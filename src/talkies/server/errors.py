@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any
 
@@ -17,9 +19,9 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Match
+from starlette.routing import BaseRoute, Match
 
-from talkies.errors import InvalidRequest, TalkiesError
+from talkies.errors import InvalidRequest, OutputError, TalkiesError
 
 log = logging.getLogger(__name__)
 MAX_MESSAGE_CHARS = 600
@@ -127,6 +129,16 @@ def error_object(error: TalkiesError) -> dict[str, Any]:
     return {"code": error.code, "message": clip(str(error)), "param": error.param, "status": error.http_status}
 
 
+@contextmanager
+def told_as(names: Mapping[str, str]) -> Iterator[None]:
+    """A refusal inside points at the field where the client wrote it: size, not the width that came of it."""
+    try:
+        yield
+    except InvalidRequest as error:
+        error.param = names.get(error.param or "", error.param)
+        raise
+
+
 def install(app: FastAPI) -> None:
     @app.exception_handler(TalkiesError)
     async def _ours(_: Request, error: TalkiesError) -> Response:
@@ -134,11 +146,17 @@ def install(app: FastAPI) -> None:
             log.warning("request failed: %s", error)
         return response_of(error)
 
+    @app.exception_handler(sqlite3.OperationalError)
+    async def _disk(_: Request, error: sqlite3.OperationalError) -> Response:
+        log.warning("request failed: %s", error)
+        return response_of(OutputError(f"the job cannot be stored: {error}", hint="is the data folder's disk full?"))
+
     @app.exception_handler(RequestValidationError)
     async def _validation(_: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0] if error.errors() else {}
         where = [str(part) for part in first.get("loc", ())][1:]
-        message = f"{'.'.join(where) or 'request'}: {first.get('msg', 'is not valid')}"
+        got = "" if "input" not in first else f", got {clip(repr(first['input']), 60)}"
+        message = f"{'.'.join(where) or 'request'}: {first.get('msg', 'is not valid')}{got}"
         return error_response(400, message, kind="BadRequestError", param=".".join(where) or "body")
 
     @app.exception_handler(HTTPException)
@@ -163,8 +181,19 @@ def install(app: FastAPI) -> None:
 
 def _methods(request: Request) -> set[str]:
     """All methods of the path. Starlette answers with those of the first route that has it, though several do."""
-    methods: set[str] = set()
-    for route in request.app.router.routes:
+    methods: dict[int, set[str]] = {}  # by the number of parameters: /v1/videos/sync is no {video_id}
+    for route in _flat(request.app.router.routes):
         if route.matches(request.scope)[0] is not Match.NONE:
-            methods |= getattr(route, "methods", None) or set()
-    return methods
+            free = getattr(route, "path", "").count("{")
+            methods.setdefault(free, set()).update(getattr(route, "methods", None) or ())
+    return methods[min(methods)] if methods else set()
+
+
+def _flat(routes: Iterable[BaseRoute]) -> Iterator[BaseRoute]:
+    """FastAPI of some versions keeps an included router as one route without methods."""
+    for route in routes:
+        inner = getattr(route, "original_router", None)
+        if inner is None:
+            yield route
+        else:
+            yield from _flat(inner.routes)

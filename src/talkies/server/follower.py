@@ -144,7 +144,7 @@ class Follower:
             log.info("cancelled")
             self._metrics.ended("abort", latency_s=None, facts={})
             return
-        latency_s = (record.completed_at or 0.0) - record.created_at
+        latency_s = max(0.0, (record.completed_at or 0.0) - record.created_at)
         done = record.status == "completed"
         code = None if done or record.error is None else str(record.error["code"])
         self._metrics.ended("stop" if done else "abort", latency_s=latency_s, facts=event.facts, code=code)

@@ -7,7 +7,6 @@ it ends stays deleted, and nothing finishes twice.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import sqlite3
@@ -20,6 +19,7 @@ from typing import Any
 
 from talkies.errors import ConfigError
 from talkies.server.admission import Admission, Load
+from talkies.server.data_folder import lock, usable
 from talkies.server.errors import Conflict, Gone, NotFound
 from talkies.server.record import SCHEMA, SCHEMA_VERSION, JobRecord, Status, encode, from_row
 
@@ -30,18 +30,36 @@ class JobStore:
     """Thread-safe. Times are unix seconds."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._guard = _lock(path.with_suffix(".lock"))
+        with usable(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._guard = lock(path.with_suffix(".lock"))
         self._mutex = threading.Lock()
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=30)
         self._db.row_factory = sqlite3.Row
+        try:
+            self._open(path)
+        except sqlite3.DatabaseError as error:
+            self.close()
+            raise ConfigError(
+                f"{path} cannot be used: {error}",
+                # Not "remove it": a server that knows no jobs sweeps their clips away.
+                hint="use another --data-dir; the clips are in artifacts/ of this one",
+                param="data_dir",
+            ) from None
+        except ConfigError:
+            self.close()
+            raise
+
+    def _open(self, path: Path) -> None:
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = FULL")
+        damage = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if damage != "ok":
+            raise sqlite3.DatabaseError(" ".join(damage.split()))
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
         if version == 0:
             self._db.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
         elif version != SCHEMA_VERSION:
-            self.close()
             raise ConfigError(
                 f"{path} has version {version}, this server writes {SCHEMA_VERSION}",
                 hint="use another --data-dir, or the version of talkies that made it",
@@ -159,8 +177,13 @@ class JobStore:
         with self._transaction() as db:
             db.execute("DELETE FROM jobs WHERE is_sync = 1")
 
+    def due(self, now: float) -> list[JobRecord]:
+        """What :meth:`expire` will remove. Clients see these jobs as gone already."""
+        with self._read() as db:
+            return [from_row(row) for row in db.execute("SELECT * FROM jobs WHERE expires_at <= ?", (now,))]
+
     def expire(self, now: float) -> list[JobRecord]:
-        """Removes what is due and remembers the ids; the caller removes their files."""
+        """Removes what is due and remembers the ids; the caller has removed their files."""
         with self._transaction() as db:
             rows = db.execute("DELETE FROM jobs WHERE expires_at <= ? RETURNING *", (now,)).fetchall()
             db.executemany(
@@ -257,16 +280,3 @@ class JobStore:
                 self._db.execute("ROLLBACK")
                 raise
             self._db.execute("COMMIT")
-
-
-def _lock(path: Path) -> int:
-    """Held until the process ends, however it ends."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
-        raise ConfigError(
-            f"{path.parent} belongs to another running server", hint="use another --data-dir", param="data_dir"
-        ) from None
-    return handle

@@ -24,7 +24,7 @@ class BodyLimit:
         length = dict(scope["headers"]).get(b"content-length", b"")
         # The server has checked the header's form; a lying one is caught by the count.
         if length.isdigit() and len(length) < 20 and int(length) > self._max_bytes:
-            await self._refuse(scope, receive, send)
+            await self._refuse(scope, receive, send, int(length))
             return
         received, answered = 0, False
 
@@ -48,11 +48,12 @@ class BodyLimit:
             if not answered:
                 await self._refuse(scope, receive, send)
 
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send, size: int | None = None) -> None:
+        got = "" if size is None else f" of {size / 2**20:.1f} MiB"
         # The rest of the body is not read, so the connection cannot be used again.
         response = error_response(
             413,
-            f"the body exceeds the limit of {self._max_bytes / 2**20:g} MiB",
+            f"the body{got} exceeds the limit of {self._max_bytes / 2**20:g} MiB (give references as URLs)",
             param="body",
             headers={"Connection": "close"},
         )

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.datastructures import UploadFile
 
 from talkies.errors import InvalidRequest
-from talkies.media.kinds import kind_of_file, kind_of_uri
+from talkies.media.kinds import kind_of_file, kind_of_head, kind_of_uri
 from talkies.request import Kind, Role, Task
 from talkies.server import fields
 from talkies.server.body import Body
@@ -122,7 +122,9 @@ def _items(name: str, value: Any) -> list[Any]:
 
 def _any(name: str, item: Any) -> Source:
     if isinstance(item, UploadFile):
-        return Source(kind=kind_of_file(item.content_type, item.filename) or "video", field=name, upload=item)
+        # A client that is handed bytes names them "upload" and knows no type.
+        kind = kind_of_file(item.content_type, item.filename) or kind_of_head(item.file.read(12)) or "video"
+        return Source(kind=kind, field=name, upload=item)
     if isinstance(item, str):
         if item.lstrip().startswith("{"):
             return _url_object(name, parse_json(name, item), None)

@@ -205,6 +205,7 @@ def model_info(request: Request) -> Response:
     )
 
 
+@router.head("/health", include_in_schema=False)
 @router.get("/health", response_model=dict[str, Any], responses=responses(503))
 def health(request: Request) -> Response:
     """200 when a POST would be served; 503 while loading and when the engine is dead."""
@@ -223,7 +224,7 @@ def version() -> Response:
     return Json({"version": __version__})
 
 
-@router.api_route("/ping", methods=["GET", "POST"], include_in_schema=False)
+@router.api_route("/ping", methods=["GET", "HEAD", "POST"], include_in_schema=False)
 def ping() -> Response:
     """Alive, which is less than ready."""
     return Json({"status": "ok"})

@@ -6,6 +6,7 @@ this model, is a warning of the job; a field that nobody knows is a 400.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,7 @@ from talkies.request import Condition, Target, Task, VideoRequest, parse_ratio, 
 from talkies.server import fields, references
 from talkies.server.body import Body
 from talkies.server.coerce import coerce, shown
+from talkies.server.errors import told_as
 from talkies.server.references import Source
 
 MAX_PRIORITY = 100
@@ -23,9 +25,12 @@ MAX_WEBHOOK_URL_CHARS = 2048
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """A request whose structure is right. Its conditions still stand for ``sources``, which are not opened yet."""
+    """A request whose structure is right. Its conditions still stand for ``sources``, which are not opened yet.
+
+    ``names``: for a field of the request, where the client wrote it, if that was elsewhere."""
 
     request: VideoRequest
+    names: Mapping[str, str] = field(default_factory=dict)
     sources: tuple[Source, ...] = ()
     warnings: tuple[str, ...] = ()
     priority: int = 0
@@ -45,21 +50,26 @@ class _Reader:
     model_name: str
     warnings: list[str] = field(default_factory=list)
     flat: dict[str, Any] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
 
     def draft(self) -> Draft:
         self._read_top_level()
         target = self._target()
         self._check_fixed()
         task, sources = self._task_and_sources(target)
-        request = VideoRequest(
-            prompt=self._prompt(),
-            task=task,
-            target=self._canvas_and_length(target),
-            conditions=tuple(placeholder(i, s) for i, s in enumerate(sources)),
-            **self._sampling(),
-        )
+        if sources and not self.flat.get("conditions"):
+            self.names["conditions"] = sources[0].field
+        with told_as(self.names):
+            request = VideoRequest(
+                prompt=self._prompt(),
+                task=task,
+                target=self._canvas_and_length(target),
+                conditions=tuple(placeholder(i, s) for i, s in enumerate(sources)),
+                **self._sampling(),
+            )
         return Draft(
             request=request,
+            names=self.names,
             sources=tuple(sources),
             warnings=tuple(dict.fromkeys(self.warnings)),
             priority=self._priority(),
@@ -117,15 +127,17 @@ class _Reader:
             elif value is not None:
                 flat_name = fields.EXTRA_PARAMS[name]
                 kind = fields.TOP_LEVEL[flat_name]
-                self._put(flat_name, coerce(f"extra_params.{name}", kind, value, form=self.body.form), "extra_params")
+                value = coerce(f"extra_params.{name}", kind, value, form=self.body.form)
+                self._put(flat_name, value, "extra_params", written=name)
 
-    def _put(self, name: str, value: Any, where: str, *, wins: bool = True) -> None:
+    def _put(self, name: str, value: Any, where: str, *, wins: bool = True, written: str | None = None) -> None:
         old = self.flat.get(name)
         if old is not None and old != value:
             loser, winner = (name, f"{where}.{name}") if wins else (f"{where}.{name}", name)
             self.warnings.append(f"{loser} is ignored: {winner} wins")
         if old is None or wins:
             self.flat[name] = value
+            self.names[name] = f"{where}.{written or name}"
 
     def _target(self) -> dict[str, Any]:
         """SGLang's target object. It wins over the flat fields, except for frame_indices, where the flat one wins."""
@@ -139,7 +151,7 @@ class _Reader:
             if name in target:
                 self._put(name, target[name], "target")
         if "duration_seconds" in target:
-            self._put("seconds", target["duration_seconds"], "target")
+            self._put("seconds", target["duration_seconds"], "target", written="duration_seconds")
         if "frame_indices" in target:
             self._put("frame_indices", target["frame_indices"], "target", wins=False)
         return target
@@ -191,6 +203,7 @@ class _Reader:
             if (width or height) and (width, height) != sides:
                 self.warnings.append("width and height are ignored: size wins")
             width, height = sides
+            self.names |= {"width": "size", "height": "size"}
         aspect = self.flat.get("aspect_ratio")
         if aspect is not None and aspect not in ("auto", "adaptive"):
             parse_ratio(aspect)
@@ -230,6 +243,7 @@ class _Reader:
                     param="num_forwards",
                 )
             out["num_sigmas"] = forwards + 1
+            self.names["num_inference_steps"] = "num_forwards"
         if "sigmas" in out:
             form = self.body.form
             out["sigmas"] = tuple(coerce("sigmas", "number", value, form=form) for value in out["sigmas"])
@@ -242,6 +256,8 @@ class _Reader:
         n, full = self.flat.get("n"), self.flat.get("num_outputs_per_prompt")
         if n is not None and full is not None and n != full:
             raise InvalidRequest(f"n={n} and num_outputs_per_prompt={full} differ", hint="give one of them", param="n")
+        if full is None and n is not None:
+            self.names["num_outputs_per_prompt"] = "n"
         return next((value for value in (full, n) if value is not None), 1)
 
     def _seed(self, seed: int | list[int], out: dict[str, Any]) -> int:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from talkies.errors import TalkiesError
+from talkies.errors import NotReady, TalkiesError
 from talkies.server.coordinator import Coordinator
 from talkies.server.create import create_job
 from talkies.server.errors import TimedOut, error_response
@@ -70,6 +70,8 @@ async def _ended(coordinator: Coordinator, record: JobRecord, watcher: Watcher) 
         if current is None or current.ended:
             return current
         while not LAST & set(pending := await watcher.next(5.0)):
+            if "closing" in pending:
+                raise NotReady("the server is stopping", hint="send it again when it is back", param="server")
             if not pending:
                 break
 

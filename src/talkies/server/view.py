@@ -110,7 +110,7 @@ def job_object(record: JobRecord, live: Live) -> dict[str, Any]:
     stages = {name: round(float(value), 4) for name, value in (facts.get("stages_s") or {}).items()}
     spent_s = None
     if record.status == "completed" and record.started_at and record.completed_at:
-        spent_s = round(record.completed_at - record.started_at, 3)
+        spent_s = round(max(0.0, record.completed_at - record.started_at), 3)  # clocks are set back, too
     status, paused, eta_s = record.status, False, None
     if not record.ended:
         eta_s = live.eta_s(record.id)
@@ -170,7 +170,7 @@ def poll_after_ms(job: dict[str, Any]) -> int:
 
 
 def _metrics(record: JobRecord, stages: dict[str, float]) -> dict[str, Any]:
-    waited_s = None if record.started_at is None else round(record.started_at - record.created_at, 3)
+    waited_s = None if record.started_at is None else round(max(0.0, record.started_at - record.created_at), 3)
     keys = ("rows", "skipped_fraction", "peak_memory_mb")
     return {"queue_wait_s": waited_s, "stages_s": stages, **{k: record.facts[k] for k in keys if k in record.facts}}
 
