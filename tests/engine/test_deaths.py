@@ -4,6 +4,7 @@ import threading
 import time
 from collections import defaultdict
 from multiprocessing import Pipe
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from talkies.engine import executor as module
 from talkies.engine import lifeline
 from talkies.engine.cost import CostModel
 from talkies.engine.executor import Executor
+from talkies.engine.ledger import Ledger
 from talkies.engine.lifeline import MAX_FAILED_STARTS
 from talkies.engine.messages import At, Beat, Cancel, Fatal, Hello, Loading, Ready, Stats, Stop, Submit
 from talkies.engine.service import TERMINAL, Job, JobEvent, ServiceInfo
@@ -192,6 +194,32 @@ def test_a_cancelled_job_is_not_given_to_the_next_worker(run, tmp_path):
     assert not any(isinstance(c, Submit) for c in FakeLink.made[1].received)
 
 
+def test_a_job_cancelled_between_two_workers_ends_at_once(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(lifeline, "BACKOFF_S", 1000.0)
+    monkeypatch.setattr(lifeline, "MAX_BACKOFF_S", 1000.0)
+    executor = run(obedient)
+    executor.submit(job("deadly", tmp_path))
+    until(lambda: executor.state == "loading" and executor.metrics()["worker_restarts_total"] == 1)
+    executor.cancel("deadly")
+    (end,) = executor.wait("deadly")
+    assert end.kind == "cancelled"
+    assert len(FakeLink.made) == 1
+
+
+def test_a_cancel_that_no_worker_heard_is_said_when_the_next_one_starts():
+    ledger = Ledger()
+    heard = []
+    ledger.on_event = heard.append
+    ledger.add(job("a", Path()))
+    ledger.deliver(JobEvent(job_id="a", kind="started"))
+    ledger.cancel("a", worker_listens=True)  # it died before it read that
+    ledger.renew_orders()
+    assert ledger.next_order() is None
+    ledger.deliver_own()
+    assert [e.kind for e in heard] == ["started", "cancelled"]
+    assert len(ledger) == 0
+
+
 def test_a_job_ends_once_whatever_a_worker_says(run, tmp_path):
     def behave(link, command):
         if isinstance(command, Submit):
@@ -275,13 +303,14 @@ def test_counts_go_on_over_restarts(run, tmp_path):
     assert executor.predict_seconds(VideoRequest(prompt="x")) > 0
 
 
-def test_a_worker_that_cannot_be_started_is_tried_again(run, tmp_path, monkeypatch):
+@pytest.mark.parametrize("error", [OSError(11, "Resource temporarily unavailable"), RuntimeError("no new thread")])
+def test_a_worker_that_cannot_be_started_is_tried_again(run, tmp_path, monkeypatch, error):
     tries = []
 
     def make(options):
         tries.append(1)
         if len(tries) < 3:
-            raise OSError(11, "Resource temporarily unavailable")
+            raise error
         return FakeLink(options)
 
     executor = run(obedient)
@@ -292,6 +321,7 @@ def test_a_worker_that_cannot_be_started_is_tried_again(run, tmp_path, monkeypat
     (end,) = executor.wait("a")
     assert end.kind == "finished"
     assert len(tries) == 3
+    assert executor._starts._failures_in_row == 3  # so each try came later than the one before
 
 
 def test_a_worker_that_hangs_is_killed_and_its_job_goes_on(run, tmp_path):

@@ -88,6 +88,8 @@ class Ledger:
             jobs = list(self._tracked.values())
             self._orders = deque(Submit(t.job) for t in jobs if not t.cancelled)
             self._orders.extend(Pause(t.job.id, True) for t in jobs if t.paused)
+            # Cancelled when the last worker could not hear it any more: no other one will say so.
+            self._own_events.extend(JobEvent(job_id=t.job.id, kind="cancelled") for t in jobs if t.cancelled)
             self._orders.extend(stops)
 
     def deliver(self, event: JobEvent) -> None:
@@ -116,6 +118,7 @@ class Ledger:
         for tracked in list(self._tracked.values()):
             job_id = tracked.job.id
             tracked.deaths += job_id in at
+            tracked.begun = False  # the next worker has not touched it, so a cancel need not wait for that one
             if tracked.cancelled:
                 self.deliver(JobEvent(job_id=job_id, kind="cancelled"))
             elif tracked.deaths >= MAX_DEATHS:
