@@ -235,7 +235,7 @@ class Executor:
         self._watch = Watch(self._hang_timeout_s, time.monotonic())
         try:
             self._link = Link(self._options)
-        except OSError as error:  # no memory or no process left for now
+        except (OSError, RuntimeError) as error:  # no memory, process or thread left for now
             self._plan_start(f"cannot start a worker: {error}", was_ready=False, age_s=0.0)
 
     def _handle(self, message: Message) -> None:
