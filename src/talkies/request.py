@@ -21,6 +21,8 @@ from talkies.geometry import Geometry, Limits
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 MIN_SIGMAS, MAX_SIGMAS = 2, 200
+MIN_GAP = 1e-4  # between two sigma points: closer ones may be one number in float32, after the shift above all
+MIN_SHIFT, MAX_SHIFT = 1e-3, 1e3  # beyond, points of the grid coincide or vanish in float32
 MAX_OUTPUTS = 10
 MAX_PROMPT_BYTES = 1 << 20
 MAX_REFERENCES: Mapping[str, int] = {"image": 9, "video": 3, "audio": 3}
@@ -142,7 +144,7 @@ class VideoRequest:
                 )
         for name, value in (("flow_shift", self.video_shift), ("audio_flow_shift", self.audio_shift)):
             if value is not None:
-                _number(name, value, 0, 1000, exclusive_min=True)
+                _number(name, value, MIN_SHIFT, MAX_SHIFT)
         _one_of("fit", self.fit, get_args(Fit))
         if self.quality in QUALITY_DEFAULT_WORDS:
             object.__setattr__(self, "quality", "lossless")
@@ -313,6 +315,13 @@ def _check_ladder(sigmas: Any) -> tuple[float, ...]:
         raise InvalidRequest(
             "sigmas must fall strictly from at most 1.0 to exactly 0.0",
             hint="for example 1.0, 0.7, 0.4, 0.15, 0.0",
+            param="sigmas",
+        )
+    close = next(((a, b) for a, b in itertools.pairwise(ladder) if a - b < MIN_GAP * (1 - 1e-9)), None)
+    if close is not None:
+        raise InvalidRequest(
+            f"sigmas {close[0]:g} and {close[1]:g} are {close[0] - close[1]:.2g} apart, under {MIN_GAP:g}",
+            hint="leave one of them out",
             param="sigmas",
         )
     return ladder
