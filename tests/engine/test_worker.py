@@ -220,9 +220,12 @@ def test_a_bad_job_fails_alone(rig):
         rig.job("missing", conditions=(missing,)),
         rig.job("too-long", target=Target(seconds=99)),
         rig.job("good-too"),
+        replace(rig.job("no-folder"), outputs=(rig.root / "nowhere" / "a.mp4",)),
     ]
     ends = [kinds[-1] for kinds in rig.run(*jobs)]
-    assert ends == ["finished", "failed", "failed", "finished"]
+    assert ends == ["finished", "failed", "failed", "finished", "failed"]
+    assert rig.kinds("no-folder") == ["failed"]  # before any work
+    assert "nowhere" in rig.last("no-folder").error["message"]
     assert rig.last("missing").error["code"] == "invalid_media"
     assert rig.last("missing").error["status"] == 400
     assert rig.last("too-long").error["param"] == "seconds"
