@@ -238,6 +238,9 @@ def test_a_bad_job_fails_alone(rig):
     [
         (MemoryError(), "out_of_memory"),
         (torch.cuda.OutOfMemoryError("CUDA out of memory"), "out_of_memory"),
+        (RuntimeError("could not create a primitive"), "out_of_memory"),
+        (OSError(12, "Cannot allocate memory"), "out_of_memory"),
+        (RuntimeError("could not create a primitive descriptor for a matmul"), "internal_error"),
         (RuntimeError("surprise"), "internal_error"),
     ],
 )
