@@ -271,11 +271,18 @@ def test_a_start_says_where_it_stands(run):
     until(lambda: executor.loading_stage == "text encoder" or executor.state == "ready")
 
 
-def test_a_fatal_error_is_not_tried_again(run, tmp_path):
-    def behave(link, command):
-        link.say(Fatal(CheckpointError("weights are gone", param="model")))
+def unable(link):
+    """It could not start, and says why before it ends."""
+    while link.ours.poll():
+        link.ours.recv()  # it never was ready
+    link.say(Hello(INFO), Fatal(CheckpointError("weights are gone", param="model")))
+    link.die()
 
-    executor = run(behave)
+
+def test_a_fatal_error_is_not_tried_again(run, tmp_path, monkeypatch):
+    made = FakeLink.__init__
+    monkeypatch.setattr(FakeLink, "__init__", lambda link, options: (made(link, options), unable(link))[0])
+    executor = run()
     executor.submit(job("a", tmp_path))
     (end,) = executor.wait("a")
     assert end.error["code"] == "invalid_checkpoint"
@@ -283,6 +290,30 @@ def test_a_fatal_error_is_not_tried_again(run, tmp_path):
     with pytest.raises(NotReady, match="weights are gone"):
         executor.submit(job("b", tmp_path))
     assert len(FakeLink.made) == 1
+
+
+@pytest.mark.parametrize("tries", [2, 99])
+def test_what_served_before_is_tried_again_and_the_queue_waits(run, tmp_path, monkeypatch, tries):
+    """Memory that another process took for a moment, a folder that is being replaced."""
+    made = FakeLink.__init__
+
+    def make(link, options):
+        made(link, options)
+        if 1 < len(FakeLink.made) <= 1 + tries:
+            unable(link)
+
+    executor = run(obedient)
+    until(lambda: executor.state == "ready")
+    monkeypatch.setattr(FakeLink, "__init__", make)
+    FakeLink.made[0].die()
+    until(lambda: executor.metrics()["worker_restarts_total"])
+    executor.submit(job("a", tmp_path))
+    (end,) = executor.wait("a")
+    if tries == 2:
+        assert end.kind == "finished"
+    else:
+        assert (end.error["code"], executor.state) == ("invalid_checkpoint", "dead")
+        assert len(FakeLink.made) == 1 + MAX_FAILED_STARTS
 
 
 def test_counts_go_on_over_restarts(run, tmp_path):

@@ -68,6 +68,8 @@ class Executor:
         self._state: Literal["loading", "ready", "dead"] = "loading"
         self._stage: str | None = None
         self._fatal: TalkiesError | None = None
+        self._unable: TalkiesError | None = None  # why the last worker could not start
+        self._served = False  # a worker was ready once
         self._info: ServiceInfo | None = None
         self._info_known = threading.Event()
         self._cost: CostModel | None = None
@@ -231,7 +233,7 @@ class Executor:
 
     def _start_worker(self) -> None:
         self._ledger.renew_orders()
-        self._at, self._hung = (), None
+        self._at, self._hung, self._unable = (), None, None
         self._watch = Watch(self._hang_timeout_s, time.monotonic())
         try:
             self._link = Link(self._options)
@@ -266,10 +268,12 @@ class Executor:
             case Ready(cost=cost, memory=memory):
                 self._cost, self._memory = self._cost or cost, memory
                 self._starts.worked()
-                self._state = "ready"
+                self._state, self._served = "ready", True
                 log.info("the worker is ready after %.1f s", self._link.age_s if self._link else 0.0)
             case Fatal(error=error):
-                self._die(error)
+                self._unable = error
+                if not self._served:  # what ran before may run again: memory comes back, a folder is put in place
+                    self._die(error)
 
     def _kill_hung(self, link: Link, silent_s: float) -> None:
         """It is alive and says nothing: its end is then seen as any other."""
@@ -287,7 +291,7 @@ class Executor:
         if self._closing is not None or self._state == "dead":
             return
         died = WorkerDied(f"the worker died (exit code {code})", hint="a shorter or smaller clip may need less memory")
-        error = self._hung or died
+        error = self._unable or self._hung or died
         log.error("%s while at %s", error.message, ", ".join(self._at) or "no job")
         self._totals.replaced()
         self._plan_start(error.message, was_ready=self._state == "ready", age_s=age_s)
@@ -298,7 +302,8 @@ class Executor:
         self._state = "loading"
         failed = self._starts.ended(time.monotonic(), was_ready=was_ready, age_s=age_s)
         if failed >= MAX_FAILED_STARTS:
-            self._die(WorkerDied(f"{what}, {failed} starts in a row", hint="see the log for its errors"))
+            died = WorkerDied(f"{what}, {failed} starts in a row", hint="see the log for its errors")
+            self._die(self._unable or died)
 
     def _die(self, error: TalkiesError) -> None:
         """There will be no worker any more."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from talkies.engine.failure import error_dict
 from talkies.engine.messages import Cancel, Command, Pause, Stop, Submit
 from talkies.engine.service import TERMINAL, Job, JobEvent, OnEvent
-from talkies.errors import TalkiesError, WorkerDied
+from talkies.errors import TalkiesError
 
 log = logging.getLogger(__name__)
 MAX_DEATHS = 2  # of workers over one job
@@ -113,7 +113,7 @@ class Ledger:
         while self._own_events:
             self.deliver(self._own_events.popleft())
 
-    def settle_death(self, at: tuple[str, ...], error: WorkerDied) -> None:
+    def settle_death(self, at: tuple[str, ...], error: TalkiesError) -> None:
         """A worker is gone while ``at`` were in work: those it has taken twice fail, the others go on."""
         for tracked in list(self._tracked.values()):
             job_id = tracked.job.id
