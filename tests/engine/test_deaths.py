@@ -391,6 +391,23 @@ def test_a_job_over_which_two_workers_hang_fails_and_says_so(run, tmp_path):
     assert executor.wait("next")[0].kind == "finished"
 
 
+def test_an_idle_worker_that_does_not_answer_is_hung_too(run, tmp_path):
+    """Nobody watches it while it has nothing to do; a job that it does not take must not wait for ever."""
+
+    def behave(link, command):
+        if link is not FakeLink.made[0]:
+            obedient(link, command)
+
+    executor = run(behave, hang_timeout_s=0.3)
+    until(lambda: executor.state == "ready")
+    time.sleep(0.5)
+    assert len(FakeLink.made) == 1
+    executor.submit(job("a", tmp_path))
+    (end,) = executor.wait("a")
+    assert end.kind == "finished"
+    assert executor.metrics()["worker_hangs_total"] == 1
+
+
 def test_a_slow_worker_that_gives_signs_of_life_is_let_be(run, tmp_path):
     done = threading.Event()
 

@@ -34,6 +34,7 @@ from talkies.engine.messages import (
     Ready,
     Room,
     Stats,
+    Submit,
     WorkerOptions,
 )
 from talkies.engine.service import Job, JobEvent, OnEvent, ServiceInfo
@@ -205,6 +206,8 @@ class Executor:
         while (order := self._ledger.next_order()) is not None:
             if not link.send(order):
                 break  # it is dead: the next one gets everything anew
+            if isinstance(order, Submit) and self._state == "ready":
+                self._watch.asked(time.monotonic())
         timeout = self._patience(link)
         self._bell.wait(link.waitables(), timeout)
         alive = link.alive()  # asked before reading: whatever a dead one said is then already here
