@@ -320,7 +320,7 @@ def _check_ladder(sigmas: Any) -> tuple[float, ...]:
     close = next(((a, b) for a, b in itertools.pairwise(ladder) if a - b < MIN_GAP * (1 - 1e-9)), None)
     if close is not None:
         raise InvalidRequest(
-            f"sigmas {close[0]:g} and {close[1]:g} are {close[0] - close[1]:.2g} apart, under {MIN_GAP:g}",
+            f"sigmas {close[0]} and {close[1]} are {close[0] - close[1]:.2g} apart, under {MIN_GAP:g}",
             hint="leave one of them out",
             param="sigmas",
         )

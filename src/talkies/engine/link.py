@@ -77,7 +77,7 @@ class Link:
         """After its death: reaps it, closes the pipe, returns its exit code."""
         self.process.join()
         self._outbox.put(None)
-        self._writer.join()  # a write to the dead fails at once
+        self._writer.join(5.0)  # a write to the dead fails at once
         code = self.process.exitcode
         self.connection.close()
         self.process.close()
