@@ -39,10 +39,10 @@ SOUND = Condition(kind="audio", uri="a.wav")
         ({"sigmas": (1.0, 0.5)}, "sigmas"),
         ({"sigmas": (1.5, 0.0)}, "sigmas"),
         ({"sigmas": (1.0, 0.99999999999, 0.0)}, "sigmas"),  # equal in float32
-        ({"sigmas": (1.0, 1e-50, 0.0)}, "sigmas"),
+        ({"sigmas": (1.0, 1e-46, 0.0)}, "sigmas"),
         ({"sigmas": (1e300, 0.0)}, "sigmas"),
         ({"video_shift": 0.0}, "flow_shift"),
-        ({"video_shift": 1e-30}, "flow_shift"),  # its first sigma would be infinite
+        ({"video_shift": 1e-8}, "flow_shift"),  # its first sigma would be infinite
         ({"audio_shift": float("nan")}, "audio_flow_shift"),
         ({"fit": "squash"}, "fit"),
         ({"quality": "high"}, "quality"),

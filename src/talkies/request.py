@@ -7,11 +7,9 @@ against its :class:`~talkies.geometry.Limits`. Both happen before any weight is 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 import os
 import re
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -20,12 +18,22 @@ from typing import Any, Literal, get_args
 from talkies import geometry
 from talkies.errors import InvalidRequest, UnsupportedTask
 from talkies.geometry import Geometry, Limits
+from talkies.values import (
+    INT64_MAX,
+    INT64_MIN,
+    MAX_SHIFT,
+    MAX_SIGMAS,
+    MIN_SHIFT,
+    MIN_SIGMAS,
+    check_instance,
+    check_integer,
+    check_ladder,
+    check_number,
+    check_one_of,
+    check_prompt,
+)
 
-INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
-MIN_SIGMAS, MAX_SIGMAS = 2, 200
-MIN_SHIFT, MAX_SHIFT = 0.01, 1000.0  # below, float32 sigmas no longer begin at 1: at 1e-8 the first one is infinite
 MAX_OUTPUTS = 10
-MAX_PROMPT_BYTES = 1 << 20
 MAX_REFERENCES: Mapping[str, int] = {"image": 9, "video": 3, "audio": 3}
 MAX_REFERENCES_TOTAL = 12
 
@@ -58,8 +66,8 @@ class Condition:
     require_sound: bool = False  # SGLang's video_audio: refuse a silent file instead of going on without sound
 
     def __post_init__(self) -> None:
-        _one_of("conditions.kind", self.kind, get_args(Kind))
-        _one_of("conditions.role", self.role, get_args(Role))
+        check_one_of("conditions.kind", self.kind, get_args(Kind))
+        check_one_of("conditions.role", self.role, get_args(Role))
         uri = os.fspath(self.uri) if isinstance(self.uri, os.PathLike) else self.uri
         if not isinstance(uri, str) or not uri.strip():
             got = "is empty" if isinstance(uri, str) else f"is not text but {type(uri).__name__}"
@@ -69,8 +77,8 @@ class Condition:
             raise InvalidRequest(
                 f"a {self.kind} cannot be the {self.role} frame", hint="keyframes are images", param="conditions.role"
             )
-        _number("start_time_seconds", self.start_time_s, 0, math.inf)
-        _instance("require_sound", self.require_sound, bool)
+        check_number("start_time_seconds", self.start_time_s, 0, math.inf)
+        check_instance("require_sound", self.require_sound, bool)
         if self.kind != "video" and (self.start_time_s or self.require_sound):
             name = "start_time_seconds" if self.start_time_s else "require_sound"
             raise InvalidRequest(
@@ -96,9 +104,9 @@ class Target:
         for name in ("width", "height", "num_frames"):
             value = getattr(self, name)
             if value is not None:
-                _integer(name, value, 1, 2**31 - 1)
+                check_integer(name, value, 1, 2**31 - 1)
         if self.seconds is not None:
-            _number("seconds", self.seconds, 0, 86_400, exclusive_min=True)
+            check_number("seconds", self.seconds, 0, 86_400, exclusive_min=True)
             if self.num_frames is not None:
                 raise InvalidRequest(
                     "seconds and num_frames are both given", hint="give one of them", param="num_frames"
@@ -133,15 +141,15 @@ class VideoRequest:
 
     def __post_init__(self) -> None:
         if not isinstance(self.conditions, (list, tuple)):
-            _instance("conditions", self.conditions, tuple)
+            check_instance("conditions", self.conditions, tuple)
         object.__setattr__(self, "conditions", tuple(self.conditions))
         for condition in self.conditions:
-            _instance("conditions", condition, Condition)
-        _instance("target", self.target, Target)
-        _instance("audio", self.audio, bool)
-        _check_prompt(self.prompt)
-        _integer("seed", self.seed, INT64_MIN, INT64_MAX)
-        _integer("num_outputs_per_prompt", self.num_outputs, 1, MAX_OUTPUTS)
+            check_instance("conditions", condition, Condition)
+        check_instance("target", self.target, Target)
+        check_instance("audio", self.audio, bool)
+        check_prompt(self.prompt)
+        check_integer("seed", self.seed, INT64_MIN, INT64_MAX)
+        check_integer("num_outputs_per_prompt", self.num_outputs, 1, MAX_OUTPUTS)
         if self.seed + self.num_outputs - 1 > INT64_MAX:
             raise InvalidRequest(
                 f"seed={self.seed} leaves no room for {self.num_outputs} consecutive seeds",
@@ -149,9 +157,9 @@ class VideoRequest:
                 param="seed",
             )
         if self.num_sigmas is not None:
-            _integer("num_inference_steps", self.num_sigmas, MIN_SIGMAS, MAX_SIGMAS)
+            check_integer("num_inference_steps", self.num_sigmas, MIN_SIGMAS, MAX_SIGMAS)
         if self.sigmas is not None:
-            object.__setattr__(self, "sigmas", _check_ladder(self.sigmas))
+            object.__setattr__(self, "sigmas", check_ladder(self.sigmas))
             if self.num_sigmas not in (None, len(self.sigmas)):
                 raise InvalidRequest(
                     f"num_inference_steps={self.num_sigmas} but sigmas has {len(self.sigmas)} points",
@@ -160,11 +168,11 @@ class VideoRequest:
                 )
         for name, value in (("flow_shift", self.video_shift), ("audio_flow_shift", self.audio_shift)):
             if value is not None:
-                _number(name, value, MIN_SHIFT, MAX_SHIFT)
-        _one_of("fit", self.fit, get_args(Fit))
+                check_number(name, value, MIN_SHIFT, MAX_SHIFT)
+        check_one_of("fit", self.fit, get_args(Fit))
         if self.quality in QUALITY_DEFAULT_WORDS:
             object.__setattr__(self, "quality", "lossless")
-        _one_of("quality", self.quality, (*get_args(Quality), *QUALITY_DEFAULT_WORDS))
+        check_one_of("quality", self.quality, (*get_args(Quality), *QUALITY_DEFAULT_WORDS))
         if self.quality != "lossless":
             raise InvalidRequest(
                 f"quality={self.quality!r} is not available: no measured step-cache profile exists yet",
@@ -175,7 +183,7 @@ class VideoRequest:
             try:
                 object.__setattr__(self, "task", Task(self.task))
             except ValueError:
-                _one_of("task", self.task, tuple(Task))
+                check_one_of("task", self.task, tuple(Task))
         _check_conditions(self.resolved_task, self.conditions)
 
     @property
@@ -300,43 +308,6 @@ def _frames(request: VideoRequest, limits: Limits) -> int:
     return frames
 
 
-def _check_prompt(prompt: Any) -> None:
-    if not isinstance(prompt, str):
-        raise InvalidRequest(f"prompt must be text, got {type(prompt).__name__}", param="prompt")
-    if not prompt.strip():
-        raise InvalidRequest("prompt is empty or blank", hint="describe the clip in words", param="prompt")
-    if len(prompt) > MAX_PROMPT_BYTES:
-        raise InvalidRequest(
-            f"prompt has {len(prompt)} characters, over the limit of {MAX_PROMPT_BYTES}",
-            hint="shorten it",
-            param="prompt",
-        )
-    if any("\ud800" <= ch <= "\udfff" for ch in prompt):
-        raise InvalidRequest("prompt holds lone surrogates, which are not text", hint="send UTF-8", param="prompt")
-
-
-def _check_ladder(sigmas: Any) -> tuple[float, ...]:
-    try:
-        ladder = tuple(float(s) for s in sigmas)
-        as_float32 = [struct.unpack("f", struct.pack("f", s))[0] for s in ladder]  # what a schedule holds
-    except (TypeError, ValueError, OverflowError):
-        raise InvalidRequest("sigmas must be a list of numbers", param="sigmas") from None
-    if not MIN_SIGMAS <= len(ladder) <= MAX_SIGMAS:
-        raise InvalidRequest(
-            f"sigmas has {len(ladder)} points, outside {MIN_SIGMAS}..{MAX_SIGMAS}",
-            hint="N points are N-1 forwards",
-            param="sigmas",
-        )
-    decreasing = all(a > b for a, b in itertools.pairwise(as_float32))
-    if not (decreasing and ladder[0] <= 1.0 and ladder[-1] == 0.0):
-        raise InvalidRequest(
-            "sigmas must fall strictly, in float32, from at most 1.0 to exactly 0.0",
-            hint="for example 1.0, 0.7, 0.4, 0.15, 0.0",
-            param="sigmas",
-        )
-    return ladder
-
-
 def _check_conditions(task: Task, conditions: tuple[Condition, ...]) -> None:
     keyframes = [c for c in conditions if c.role != "reference"]
     references = [c for c in conditions if c.role == "reference"]
@@ -387,32 +358,3 @@ def _check_conditions(task: Task, conditions: tuple[Condition, ...]) -> None:
                 hint="add a picture; audio alone is refused",
                 param="conditions",
             )
-
-
-def _instance(name: str, value: Any, kind: type) -> None:
-    if not isinstance(value, kind):
-        raise InvalidRequest(
-            f"{name} must be a {kind.__name__}, got {type(value).__name__}", hint="see docs/requests.md", param=name
-        )
-
-
-def _one_of(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
-    if value not in allowed:
-        raise InvalidRequest(
-            f"{name}={value!r} is unknown", hint="use one of " + ", ".join(map(str, allowed)), param=name
-        )
-
-
-def _integer(name: str, value: Any, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidRequest(f"{name}={value!r} is not an integer", hint=f"{low}..{high}", param=name)
-    if not low <= value <= high:
-        raise InvalidRequest(f"{name}={value} is outside {low}..{high}", hint="choose a value inside", param=name)
-
-
-def _number(name: str, value: Any, low: float, high: float, *, exclusive_min: bool = False) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise InvalidRequest(f"{name}={value!r} is not a finite number", param=name)
-    if value < low or value > high or (exclusive_min and value == low):
-        bracket = "(" if exclusive_min else "["
-        raise InvalidRequest(f"{name}={value:g} is outside {bracket}{low:g}, {high:g}]", param=name)

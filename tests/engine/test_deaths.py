@@ -4,6 +4,7 @@ import threading
 import time
 from collections import defaultdict
 from multiprocessing import Pipe
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from talkies.engine import executor as module
 from talkies.engine import lifeline
 from talkies.engine.cost import CostModel
 from talkies.engine.executor import Executor
+from talkies.engine.ledger import Ledger
 from talkies.engine.lifeline import MAX_FAILED_STARTS
 from talkies.engine.messages import At, Beat, Cancel, Fatal, Hello, Loading, Ready, Stats, Stop, Submit
 from talkies.engine.service import TERMINAL, Job, JobEvent, ServiceInfo
@@ -192,6 +194,32 @@ def test_a_cancelled_job_is_not_given_to_the_next_worker(run, tmp_path):
     assert not any(isinstance(c, Submit) for c in FakeLink.made[1].received)
 
 
+def test_a_job_cancelled_between_two_workers_ends_at_once(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(lifeline, "BACKOFF_S", 1000.0)
+    monkeypatch.setattr(lifeline, "MAX_BACKOFF_S", 1000.0)
+    executor = run(obedient)
+    executor.submit(job("deadly", tmp_path))
+    until(lambda: executor.state == "loading" and executor.metrics()["worker_restarts_total"] == 1)
+    executor.cancel("deadly")
+    (end,) = executor.wait("deadly")
+    assert end.kind == "cancelled"
+    assert len(FakeLink.made) == 1
+
+
+def test_a_cancel_that_no_worker_heard_is_said_when_the_next_one_starts():
+    ledger = Ledger()
+    heard = []
+    ledger.on_event = heard.append
+    ledger.add(job("a", Path()))
+    ledger.deliver(JobEvent(job_id="a", kind="started"))
+    ledger.cancel("a", worker_listens=True)  # it died before it read that
+    ledger.renew_orders()
+    assert ledger.next_order() is None
+    ledger.deliver_own()
+    assert [e.kind for e in heard] == ["started", "cancelled"]
+    assert len(ledger) == 0
+
+
 def test_a_job_ends_once_whatever_a_worker_says(run, tmp_path):
     def behave(link, command):
         if isinstance(command, Submit):
@@ -243,11 +271,18 @@ def test_a_start_says_where_it_stands(run):
     until(lambda: executor.loading_stage == "text encoder" or executor.state == "ready")
 
 
-def test_a_fatal_error_is_not_tried_again(run, tmp_path):
-    def behave(link, command):
-        link.say(Fatal(CheckpointError("weights are gone", param="model")))
+def unable(link):
+    """It could not start, and says why before it ends."""
+    while link.ours.poll():
+        link.ours.recv()  # it never was ready
+    link.say(Hello(INFO), Fatal(CheckpointError("weights are gone", param="model")))
+    link.die()
 
-    executor = run(behave)
+
+def test_a_fatal_error_is_not_tried_again(run, tmp_path, monkeypatch):
+    made = FakeLink.__init__
+    monkeypatch.setattr(FakeLink, "__init__", lambda link, options: (made(link, options), unable(link))[0])
+    executor = run()
     executor.submit(job("a", tmp_path))
     (end,) = executor.wait("a")
     assert end.error["code"] == "invalid_checkpoint"
@@ -255,6 +290,30 @@ def test_a_fatal_error_is_not_tried_again(run, tmp_path):
     with pytest.raises(NotReady, match="weights are gone"):
         executor.submit(job("b", tmp_path))
     assert len(FakeLink.made) == 1
+
+
+@pytest.mark.parametrize("tries", [2, 99])
+def test_what_served_before_is_tried_again_and_the_queue_waits(run, tmp_path, monkeypatch, tries):
+    """Memory that another process took for a moment, a folder that is being replaced."""
+    made = FakeLink.__init__
+
+    def make(link, options):
+        made(link, options)
+        if 1 < len(FakeLink.made) <= 1 + tries:
+            unable(link)
+
+    executor = run(obedient)
+    until(lambda: executor.state == "ready")
+    monkeypatch.setattr(FakeLink, "__init__", make)
+    FakeLink.made[0].die()
+    until(lambda: executor.metrics()["worker_restarts_total"])
+    executor.submit(job("a", tmp_path))
+    (end,) = executor.wait("a")
+    if tries == 2:
+        assert end.kind == "finished"
+    else:
+        assert (end.error["code"], executor.state) == ("invalid_checkpoint", "dead")
+        assert len(FakeLink.made) == 1 + MAX_FAILED_STARTS
 
 
 def test_counts_go_on_over_restarts(run, tmp_path):
@@ -275,13 +334,14 @@ def test_counts_go_on_over_restarts(run, tmp_path):
     assert executor.predict_seconds(VideoRequest(prompt="x")) > 0
 
 
-def test_a_worker_that_cannot_be_started_is_tried_again(run, tmp_path, monkeypatch):
+@pytest.mark.parametrize("error", [OSError(11, "Resource temporarily unavailable"), RuntimeError("no new thread")])
+def test_a_worker_that_cannot_be_started_is_tried_again(run, tmp_path, monkeypatch, error):
     tries = []
 
     def make(options):
         tries.append(1)
         if len(tries) < 3:
-            raise OSError(11, "Resource temporarily unavailable")
+            raise error
         return FakeLink(options)
 
     executor = run(obedient)
@@ -292,6 +352,7 @@ def test_a_worker_that_cannot_be_started_is_tried_again(run, tmp_path, monkeypat
     (end,) = executor.wait("a")
     assert end.kind == "finished"
     assert len(tries) == 3
+    assert executor._starts._failures_in_row == 3  # so each try came later than the one before
 
 
 def test_a_worker_that_hangs_is_killed_and_its_job_goes_on(run, tmp_path):
@@ -328,6 +389,23 @@ def test_a_job_over_which_two_workers_hang_fails_and_says_so(run, tmp_path):
     assert "2 times" in end.error["message"]
     executor.submit(job("next", tmp_path))
     assert executor.wait("next")[0].kind == "finished"
+
+
+def test_an_idle_worker_that_does_not_answer_is_hung_too(run, tmp_path):
+    """Nobody watches it while it has nothing to do; a job that it does not take must not wait for ever."""
+
+    def behave(link, command):
+        if link is not FakeLink.made[0]:
+            obedient(link, command)
+
+    executor = run(behave, hang_timeout_s=0.3)
+    until(lambda: executor.state == "ready")
+    time.sleep(0.5)
+    assert len(FakeLink.made) == 1
+    executor.submit(job("a", tmp_path))
+    (end,) = executor.wait("a")
+    assert end.kind == "finished"
+    assert executor.metrics()["worker_hangs_total"] == 1
 
 
 def test_a_slow_worker_that_gives_signs_of_life_is_let_be(run, tmp_path):

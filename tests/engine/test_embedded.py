@@ -4,11 +4,12 @@ import hashlib
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from talkies import Condition, Target, VideoRequest
 from talkies.engine.config import embedded_folder
-from talkies.errors import InvalidRequest, MediaError
+from talkies.errors import InvalidRequest, MediaError, OutputError
 
 PROMPT = "a red ball bounces slowly on a dark background with a bell sound"
 SHORT = Target(num_frames=22)
@@ -52,6 +53,28 @@ def test_one_seed_gives_the_same_bytes(embedded_engine, tmp_path):
     assert len(hashes) == 1
     embedded_engine.render(request.replace(seed=4), [tmp_path / "c.mp4"])
     assert hashlib.sha256((tmp_path / "c.mp4").read_bytes()).hexdigest() not in hashes
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "words"),
+    [("nowhere/a.mp4", OutputError, "mkdir"), ("a.mov", InvalidRequest, "mp4"), (".", InvalidRequest, "mp4")],
+)
+def test_a_file_that_cannot_be_written_costs_no_work(embedded_engine, tmp_path, name, error, words):
+    stages = []
+    with pytest.raises(error, match=words):
+        embedded_engine.render(VideoRequest(prompt=PROMPT, target=SHORT), [tmp_path / name], on_progress=stages.append)
+    assert stages == []
+    with pytest.raises(InvalidRequest, match="2 paths"):
+        embedded_engine.render(VideoRequest(prompt=PROMPT), [tmp_path / "a.mp4", tmp_path / "b.mp4"])
+
+
+def test_another_engine_does_not_change_this_ones_threads(embedded_engine):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)  # as an engine with more threads does
+    seen = set()
+    request = VideoRequest(prompt=PROMPT, target=SHORT, num_sigmas=2)
+    embedded_engine.generate(request, on_progress=lambda progress: seen.add(torch.get_num_threads()))
+    assert seen == {embedded_engine.components.config.threads}
 
 
 @pytest.mark.parametrize("aspect", ["21:9", "4:3", "1:1", "3:4", "9:16"])

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from talkies import Engine
-from talkies.engine import footprint, pipeline
+from talkies.engine import build, footprint, pipeline
 from talkies.engine.cost import size_of
 from talkies.engine.extent import extents_of
 from talkies.engine.memory import MemoryModel, Visits, check_fits
@@ -70,6 +70,26 @@ def test_the_modulation_of_a_request_is_counted_while_it_is_held(engine, model):
         state = pipeline.pack(c, pipeline.encode(c, prepared))
         assert state.table.all_steps_bytes <= held[n] - held[3] + 3 * model.step_modulation
     assert replace(model, whole_modulation=0).need(request(num_sigmas=200), c.limits).held == held[3]
+
+
+def test_a_ladder_is_counted_by_its_points(model, engine):
+    ladder = tuple(i / 20 for i in range(20, -1, -1))
+    limits = engine.components.limits
+    assert model.need(request(num_sigmas=None, sigmas=ladder), limits) == model.need(request(num_sigmas=21), limits)
+
+
+def test_tables_of_long_schedules_take_no_more_than_was_kept_for_tables(engine):
+    c = engine.components
+    c._tables.clear()
+    encoded = pipeline.encode(c, pipeline.prepare(c, request()))
+    for i in range(10):
+        wanted = request(num_sigmas=200, video_shift=2.0 + i)
+        pipeline.pack(c, replace(encoded, prepared=replace(encoded.prepared, request=wanted), refined=[]))
+        assert sum(table.num_bytes for table in c._tables.values()) <= c.tables_bytes or len(c._tables) == 1
+    for i in range(10):
+        wanted = request(num_sigmas=c.limits.default_num_sigmas, video_shift=2.0 + i)
+        pipeline.pack(c, replace(encoded, prepared=replace(encoded.prepared, request=wanted), refined=[]))
+    assert len(c._tables) == build.MAX_TABLES
 
 
 def test_references_are_counted_by_their_own_size(engine, model, tmp_path):

@@ -112,6 +112,45 @@ def test_a_paused_job_waits_until_it_is_resumed():
     assert not scheduler.pause("nobody")
 
 
+def turns(scheduler, count):
+    """Who has each of the next units; all jobs are endless."""
+    order = []
+    for _ in range(count):
+        (name,) = scheduler.next()
+        order.append(name)
+        scheduler.report(name, work=10.0, remaining=1e4)
+    return order
+
+
+def test_a_pause_gains_no_share_to_catch_up_on():
+    scheduler, _ = started("fair", {"a": 900, "b": 900})
+    scheduler.pause("a")
+    turns(scheduler, 100)
+    admit(scheduler, "c", 900)  # nor does a newcomer begin where the paused one stands
+    assert turns(scheduler, 20).count("b") == 10
+    scheduler.resume("a")
+    assert turns(scheduler, 30).count("a") == 10
+
+
+def test_a_newcomer_begins_where_its_own_priority_stands():
+    scheduler, _ = started("fair", {"low": 900})
+    admit(scheduler, "high", 900, priority=1)
+    turns(scheduler, 100)
+    admit(scheduler, "new", 900, priority=1)
+    assert turns(scheduler, 20).count("high") == 10
+
+
+def test_a_pause_is_no_credit_for_waiting():
+    scheduler, _ = started(jobs={"long": 500})
+    scheduler.pause("long")
+    admit(scheduler, "other", 900)
+    turns(scheduler, 10_000)
+    scheduler.remove("other")
+    scheduler.resume("long")
+    admit(scheduler, "short", 10)
+    assert scheduler.next() == ("short",)
+
+
 def test_only_so_many_jobs_are_begun_at_once():
     scheduler, _ = started("fair", {f"j{i}": 9 for i in range(5)}, max_active=2)
     seen = set()

@@ -220,9 +220,12 @@ def test_a_bad_job_fails_alone(rig):
         rig.job("missing", conditions=(missing,)),
         rig.job("too-long", target=Target(seconds=99)),
         rig.job("good-too"),
+        replace(rig.job("no-folder"), outputs=(rig.root / "nowhere" / "a.mp4",)),
     ]
     ends = [kinds[-1] for kinds in rig.run(*jobs)]
-    assert ends == ["finished", "failed", "failed", "finished"]
+    assert ends == ["finished", "failed", "failed", "finished", "failed"]
+    assert rig.kinds("no-folder") == ["failed"]  # before any work
+    assert "nowhere" in rig.last("no-folder").error["message"]
     assert rig.last("missing").error["code"] == "invalid_media"
     assert rig.last("missing").error["status"] == 400
     assert rig.last("too-long").error["param"] == "seconds"
@@ -235,6 +238,9 @@ def test_a_bad_job_fails_alone(rig):
     [
         (MemoryError(), "out_of_memory"),
         (torch.cuda.OutOfMemoryError("CUDA out of memory"), "out_of_memory"),
+        (RuntimeError("could not create a primitive"), "out_of_memory"),
+        (OSError(12, "Cannot allocate memory"), "out_of_memory"),
+        (RuntimeError("could not create a primitive descriptor for a matmul"), "internal_error"),
         (RuntimeError("surprise"), "internal_error"),
     ],
 )

@@ -118,6 +118,17 @@ def test_a_file_that_became_shorter_is_named(folder, cold):
         ReadAhead().begin(files.spans(["d"]))
 
 
+def test_a_checkpoint_that_was_deleted_is_still_mapped(folder):
+    files, keys = TensorFiles(folder), ["a", "d"]
+    assert torch.equal(files.tensor("a"), TENSORS["a"])
+    for path in folder.iterdir():
+        path.unlink()
+    ReadAhead().begin(files.spans(keys))
+    assert torch.equal(files.tensor("a"), TENSORS["a"])
+    with pytest.raises(CheckpointError, match=r"m-1\.safetensors: 'd' cannot be read"):  # never asked for before
+        files.tensor("d")
+
+
 def test_groups_keep_the_order_and_the_size():
     sizes = [("a", 3), ("b", 3), ("c", 9), ("d", 1), ("e", 4)]
     assert grouped(sizes, 6) == [["a", "b"], ["c"], ["d", "e"]]

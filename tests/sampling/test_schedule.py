@@ -7,6 +7,7 @@ import torch
 
 from talkies.errors import ConfigError, InvalidRequest
 from talkies.sampling.schedule import build_dual
+from talkies.values import MAX_SHIFT, MAX_SIGMAS, MIN_SHIFT, MIN_SIGMAS
 
 
 def test_released_grid_values():
@@ -56,6 +57,22 @@ def test_too_few_points_are_refused(num_sigmas):
 def test_every_usual_number_of_points_keeps_both_modalities_in_step():
     for num_sigmas in range(2, 201):
         assert build_dual(num_sigmas).num_sigmas == num_sigmas
+
+
+@pytest.mark.parametrize("shift", [MIN_SHIFT, MAX_SHIFT])
+def test_the_extreme_shifts_that_a_request_may_have_keep_every_point(shift):
+    for num_sigmas in range(MIN_SIGMAS, MAX_SIGMAS + 1):
+        schedule = build_dual(num_sigmas, video_shift=shift, audio_shift=shift)
+        assert schedule.num_sigmas == num_sigmas
+        assert torch.isfinite(torch.tensor([step.video.factors for step in schedule])).all()
+
+
+@pytest.mark.parametrize(
+    ("base", "shift"), [((1.0, 0.99999994, 0.0), MAX_SHIFT), ((1.0, 1e-38, 0.0), 1e-8), ((1.0, 1e-38, 0.0), 1e-300)]
+)
+def test_a_ladder_that_a_shift_collapses_is_refused(base, shift):
+    with pytest.raises(InvalidRequest, match="audio_flow_shift"):
+        build_dual(base=base, video_shift=1.0, audio_shift=shift)
 
 
 def test_a_collapse_of_one_modality_alone_is_refused():

@@ -53,7 +53,7 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"n": 1, "num_outputs_per_prompt": 2}, "n", "differ"),
     ({"n": 11}, "n", "1..10"),
     ({"num_forwards": 500}, "num_forwards", "2..200"),
-    ({"sigmas": [1.0, 1e-50, 0.0]}, "sigmas", "float32"),
+    ({"sigmas": [1.0, 1e-50, 0.0]}, "sigmas", "under 0.0001"),
     ({"flow_shift": 0}, "flow_shift", "outside"),
     ({"flow_shift": "nan"}, "flow_shift", "not a number"),
     ({"quality": "high"}, "quality", "lossless"),

@@ -13,7 +13,8 @@ from talkies.cli.common import cleans_up, configure_logs, parse_bytes, plain, pr
 from talkies.errors import InvalidRequest
 from talkies.media.files import local_path
 from talkies.media.kinds import kind_of_uri
-from talkies.request import MAX_SIGMAS, MIN_SIGMAS, Condition, Kind, Target, Task, VideoRequest, parse_size
+from talkies.request import Condition, Kind, Target, Task, VideoRequest, parse_size
+from talkies.values import MAX_SIGMAS, MIN_SIGMAS
 
 if TYPE_CHECKING:
     from talkies.engine.events import OnProgress

@@ -45,7 +45,7 @@ from talkies.placement.modulation_feed import pinned
 from talkies.placement.recorder import CudaRecorder
 from talkies.sampling.schedule import DualSchedule
 
-MAX_TABLES = 8  # schedules whose modulation is kept; a released one is 0.5 GB
+MAX_TABLES = 8  # schedules of the default length whose modulation is kept; a released one is 0.5 GB
 MEMO_BYTES = 256 << 20
 
 
@@ -139,9 +139,17 @@ class Components:
                 table = pinned(table)
             part.num_bytes = reader.files.bytes_asked - before
         self._tables[key] = table
-        while len(self._tables) > MAX_TABLES:
+        while len(self._tables) > 1 and sum(t.num_bytes for t in self._tables.values()) > self.tables_bytes:
             self._tables.popitem(last=False)
         return table
+
+    @property
+    def tables_bytes(self) -> int:
+        """Of all tables that are kept: long schedules leave room for fewer."""
+        c = next(iter(self.dits.values())).config
+        params = 3 * c.num_layers * 6 + 2 * 2  # of a forward: three entries in the blocks, two in the output norm
+        forwards = MAX_TABLES * (self.limits.default_num_sigmas - 1)
+        return forwards * params * c.hidden_size * self.config.dtype.itemsize
 
     def encode_text(self, prompt: str, visuals: Sequence[Visual]) -> TextCondition:
         """The text rows; a repeated prompt with the same pictures is encoded once."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from talkies.engine import build, pipeline
 from talkies.engine.clip import Clip
@@ -23,6 +24,7 @@ from talkies.engine.tasks import Prepared
 from talkies.errors import Cancelled, ConfigError, InvalidRequest
 from talkies.geometry import Limits
 from talkies.media.encode import Mp4Writer
+from talkies.media.output import check_writable
 from talkies.request import VideoRequest
 from talkies.sampling.noise import Noise
 
@@ -156,10 +158,18 @@ class Engine:
         """One MP4 per output, written while the next frames decode. Returns the facts that ``--json`` prints.
 
         ``prepared`` is what :func:`pipeline.prepare_ahead` made of the request.
-        Raises as :meth:`generate`, and ``OutputError``; a file is whole or absent.
+        Raises as :meth:`generate`, and ``OutputError``, before any work where no file can be written; a file is whole
+        or absent.
         """
-        assert len(paths) == request.num_outputs, (paths, request.num_outputs)
         with self._turn(request):
+            if len(paths) != request.num_outputs:
+                raise InvalidRequest(
+                    f"num_outputs_per_prompt={request.num_outputs}, but {len(paths)} paths are given",
+                    hint="give one path per output",
+                    param="num_outputs_per_prompt",
+                )
+            for path in paths:
+                check_writable(Path(path))
             return self._render(request, paths, on_progress, should_stop, prepared)
 
     def _render(
@@ -249,6 +259,8 @@ class Engine:
         prepared: Prepared | None = None,
     ) -> Iterator[tuple[RequestState, dict[str, float], Reporter]]:
         """Yields each output denoised, with the seconds so far."""
+        # The process has one count for all its engines; the last bits of this one's clips are its own's.
+        torch.set_num_threads(self.components.config.threads)
         shared: dict[str, float] = {}
         report = Reporter(on_progress, num_outputs=request.num_outputs)
         with timed(shared, "prepare"):

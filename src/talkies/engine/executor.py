@@ -34,6 +34,7 @@ from talkies.engine.messages import (
     Ready,
     Room,
     Stats,
+    Submit,
     WorkerOptions,
 )
 from talkies.engine.service import Job, JobEvent, OnEvent, ServiceInfo
@@ -68,6 +69,8 @@ class Executor:
         self._state: Literal["loading", "ready", "dead"] = "loading"
         self._stage: str | None = None
         self._fatal: TalkiesError | None = None
+        self._unable: TalkiesError | None = None  # why the last worker could not start
+        self._served = False  # a worker was ready once
         self._info: ServiceInfo | None = None
         self._info_known = threading.Event()
         self._cost: CostModel | None = None
@@ -203,6 +206,8 @@ class Executor:
         while (order := self._ledger.next_order()) is not None:
             if not link.send(order):
                 break  # it is dead: the next one gets everything anew
+            if isinstance(order, Submit) and self._state == "ready":
+                self._watch.asked(time.monotonic())
         timeout = self._patience(link)
         self._bell.wait(link.waitables(), timeout)
         alive = link.alive()  # asked before reading: whatever a dead one said is then already here
@@ -231,11 +236,11 @@ class Executor:
 
     def _start_worker(self) -> None:
         self._ledger.renew_orders()
-        self._at, self._hung = (), None
+        self._at, self._hung, self._unable = (), None, None
         self._watch = Watch(self._hang_timeout_s, time.monotonic())
         try:
             self._link = Link(self._options)
-        except OSError as error:  # no memory or no process left for now
+        except (OSError, RuntimeError) as error:  # no memory, process or thread left for now
             self._plan_start(f"cannot start a worker: {error}", was_ready=False, age_s=0.0)
 
     def _handle(self, message: Message) -> None:
@@ -266,10 +271,12 @@ class Executor:
             case Ready(cost=cost, memory=memory):
                 self._cost, self._memory = self._cost or cost, memory
                 self._starts.worked()
-                self._state = "ready"
+                self._state, self._served = "ready", True
                 log.info("the worker is ready after %.1f s", self._link.age_s if self._link else 0.0)
             case Fatal(error=error):
-                self._die(error)
+                self._unable = error
+                if not self._served:  # what ran before may run again: memory comes back, a folder is put in place
+                    self._die(error)
 
     def _kill_hung(self, link: Link, silent_s: float) -> None:
         """It is alive and says nothing: its end is then seen as any other."""
@@ -287,7 +294,7 @@ class Executor:
         if self._closing is not None or self._state == "dead":
             return
         died = WorkerDied(f"the worker died (exit code {code})", hint="a shorter or smaller clip may need less memory")
-        error = self._hung or died
+        error = self._unable or self._hung or died
         log.error("%s while at %s", error.message, ", ".join(self._at) or "no job")
         self._totals.replaced()
         self._plan_start(error.message, was_ready=self._state == "ready", age_s=age_s)
@@ -298,7 +305,8 @@ class Executor:
         self._state = "loading"
         failed = self._starts.ended(time.monotonic(), was_ready=was_ready, age_s=age_s)
         if failed >= MAX_FAILED_STARTS:
-            self._die(WorkerDied(f"{what}, {failed} starts in a row", hint="see the log for its errors"))
+            died = WorkerDied(f"{what}, {failed} starts in a row", hint="see the log for its errors")
+            self._die(self._unable or died)
 
     def _die(self, error: TalkiesError) -> None:
         """There will be no worker any more."""

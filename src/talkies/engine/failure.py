@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import re
 from typing import Any
 
 from talkies.errors import OutOfMemory, TalkiesError
 
 log = logging.getLogger(__name__)
+# torch reports a full host as a plain RuntimeError, and so does oneDNN, which does not even say what it lacked.
+_FULL_HOST = re.compile(r"DefaultCPUAllocator|Cannot allocate memory|could not create a primitive$", re.MULTILINE)
 
 
 def as_talkies(error: BaseException) -> TalkiesError:
@@ -32,5 +36,6 @@ def error_dict(error: TalkiesError) -> dict[str, Any]:
 
 
 def _host_allocator(error: BaseException) -> bool:
-    # torch reports a full host as a plain RuntimeError.
-    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, RuntimeError) and _FULL_HOST.search(str(error)) is not None

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from talkies.codecs.video import TOKENS_PER_BATCH_CPU, TOKENS_PER_BATCH_GPU
-from talkies.engine.build import MAX_TABLES, MEMO_BYTES, Components
+from talkies.engine.build import MEMO_BYTES, Components
 from talkies.engine.memory import SLACK, MemoryModel, Need, Visits
 from talkies.engine.messages import WorkerOptions
 from talkies.engine.planning import AUTO_SHARE
@@ -109,10 +109,7 @@ def _reserve(components: Components) -> int:
     if components.config.device.type == "cuda":
         graphs = components.graphs
         return stays + (0 if graphs is None else graphs.max_bytes - graphs.held_bytes)
-    c = next(iter(components.dits.values())).config
-    pairs = 3 * (components.limits.default_num_sigmas - 1)
-    table = pairs * c.num_layers * 6 * c.hidden_size * components.config.dtype.itemsize
-    return stays + MAX_TABLES * table
+    return stays + components.tables_bytes
 
 
 def _smallest(components: Components, model: MemoryModel) -> Need:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from talkies.engine.failure import error_dict
 from talkies.engine.messages import Cancel, Command, Pause, Stop, Submit
 from talkies.engine.service import TERMINAL, Job, JobEvent, OnEvent
-from talkies.errors import TalkiesError, WorkerDied
+from talkies.errors import TalkiesError
 
 log = logging.getLogger(__name__)
 MAX_DEATHS = 2  # of workers over one job
@@ -88,6 +88,8 @@ class Ledger:
             jobs = list(self._tracked.values())
             self._orders = deque(Submit(t.job) for t in jobs if not t.cancelled)
             self._orders.extend(Pause(t.job.id, True) for t in jobs if t.paused)
+            # Cancelled when the last worker could not hear it any more: no other one will say so.
+            self._own_events.extend(JobEvent(job_id=t.job.id, kind="cancelled") for t in jobs if t.cancelled)
             self._orders.extend(stops)
 
     def deliver(self, event: JobEvent) -> None:
@@ -111,11 +113,12 @@ class Ledger:
         while self._own_events:
             self.deliver(self._own_events.popleft())
 
-    def settle_death(self, at: tuple[str, ...], error: WorkerDied) -> None:
+    def settle_death(self, at: tuple[str, ...], error: TalkiesError) -> None:
         """A worker is gone while ``at`` were in work: those it has taken twice fail, the others go on."""
         for tracked in list(self._tracked.values()):
             job_id = tracked.job.id
             tracked.deaths += job_id in at
+            tracked.begun = False  # the next worker has not touched it, so a cancel need not wait for that one
             if tracked.cancelled:
                 self.deliver(JobEvent(job_id=job_id, kind="cancelled"))
             elif tracked.deaths >= MAX_DEATHS:

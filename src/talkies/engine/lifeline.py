@@ -15,7 +15,7 @@ STABLE_AFTER_S = 60.0  # a worker that lived so long did not die of its start
 
 
 class Watch:
-    """Over one worker. Idle and loading ones are let be: they have nothing to say."""
+    """Over one worker. Idle and loading ones are let be: they have nothing to say, until an idle one is given a job."""
 
     def __init__(self, timeout_s: float, now: float) -> None:
         self._timeout_s = timeout_s
@@ -28,6 +28,11 @@ class Watch:
         self._heard_at = now
         self._busy = self._busy if busy is None else busy
         self._expected_s = self._expected_s if expected_s is None else expected_s
+
+    def asked(self, now: float) -> None:
+        """It was given what it must answer. One that is busy is being waited for already."""
+        if not self._busy:
+            self._busy, self._heard_at = True, now
 
     @property
     def patience_s(self) -> float:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
+import queue
 import threading
 import time
 from collections.abc import Sequence
@@ -14,12 +16,17 @@ from typing import Any
 from talkies.engine import worker_main
 from talkies.engine.messages import Command, Message, WorkerOptions
 
+log = logging.getLogger(__name__)
 # Spawn, never fork: a forked child inherits CUDA contexts, locks and the server's sockets.
 _SPAWN = multiprocessing.get_context("spawn")
 
 
 class Link:
-    """Started when made. Used by one thread, but for :meth:`kill`."""
+    """Started when made. Used by one thread, but for :meth:`kill`.
+
+    Orders are written by a thread of their own: a worker that hangs reads nothing, a pipe holds little, and whoever
+    waits for it to read more could not notice that it hangs.
+    """
 
     def __init__(self, options: WorkerOptions) -> None:
         self.connection, theirs = _SPAWN.Pipe()
@@ -31,6 +38,10 @@ class Link:
             self.process.start()
         finally:
             theirs.close()  # or the end of the worker would not be the end of the pipe
+        self._broken = False
+        self._outbox: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._writer = threading.Thread(target=self._write, name="orders", daemon=True)
+        self._writer.start()
 
     @property
     def pid(self) -> int | None:
@@ -45,12 +56,9 @@ class Link:
         return [self.connection, self.process.sentinel]
 
     def send(self, command: Command) -> bool:
-        """False when nobody listens any more."""
-        try:
-            self.connection.send(command)
-        except (BrokenPipeError, ConnectionResetError, OSError):
-            return False
-        return True
+        """Returns at once; False when nobody listens any more."""
+        self._outbox.put(command)
+        return not self._broken
 
     def receive(self) -> list[Message]:
         """Everything that it has said and nobody has read."""
@@ -68,6 +76,8 @@ class Link:
     def end(self) -> int | None:
         """After its death: reaps it, closes the pipe, returns its exit code."""
         self.process.join()
+        self._outbox.put(None)
+        self._writer.join(5.0)  # a write to the dead fails at once
         code = self.process.exitcode
         self.connection.close()
         self.process.close()
@@ -77,6 +87,16 @@ class Link:
         """At once, from any thread."""
         with suppress(ValueError):  # already reaped
             self.process.kill()
+
+    def _write(self) -> None:
+        while (command := self._outbox.get()) is not None:
+            try:
+                self.connection.send(command)
+            except OSError:
+                self._broken = True
+                return
+            except Exception:  # an order that cannot be pickled must not cost those behind it
+                log.exception("order %s", type(command).__name__)
 
 
 class Bell:

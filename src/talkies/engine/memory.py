@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from talkies.engine.cost import CHARS_PER_TOKEN, FALLBACK_ASPECT
+from talkies.engine.cost import CHARS_PER_TOKEN, FALLBACK_ASPECT, num_forwards
 from talkies.engine.extent import Extent, extents_of
 from talkies.errors import InvalidRequest
 from talkies.geometry import Geometry, Limits, geometry_of, snap_frames, tiles_along
@@ -103,8 +103,8 @@ class MemoryModel:
         )
         inputs = sum(3 * e.pixels for e in extents)
         wave = 3 * 8 * geometry.num_samples
-        num_forwards = (request.num_sigmas or limits.default_num_sigmas) - 1
-        modulation = max(2 * self.step_modulation, min(self.whole_modulation, num_forwards * self.step_modulation))
+        all_steps = num_forwards(request, limits) * self.step_modulation
+        modulation = max(2 * self.step_modulation, min(self.whole_modulation, all_steps))
         held = rows * self.row_held + modulation + inputs + wave + 1.5 * window + WRITER_BYTES_PER_PIXEL * canvas
         transient = max(visiting + self.slack * most for visiting, most in stages)
         return Need(held=round(self.slack * held), transient=round(transient))

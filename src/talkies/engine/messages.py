@@ -122,7 +122,7 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Fatal:
-    """The worker cannot start, and neither could another one."""
+    """The worker cannot start, and neither could another one, unless one could before."""
 
     error: TalkiesError
 

@@ -32,6 +32,7 @@ from talkies.engine.tasks import Prepared
 from talkies.errors import TalkiesError
 from talkies.geometry import Geometry
 from talkies.media.encode import Mp4Writer
+from talkies.media.output import check_writable
 
 log = logging.getLogger(__name__)
 
@@ -85,9 +86,11 @@ class JobRun:
 
     def accept(self, memory: MemoryModel, *, begun_at: float) -> Need:
         """Before its first unit: judges it, and clears what a worker before ``begun_at`` left. Raises
-        ``InvalidRequest``; reads file headers."""
+        ``InvalidRequest``, and ``OutputError`` where no file can be written; reads file headers."""
         check_media_root(self.job.request, self._media_root)  # first: no other file is even looked at
         check_fits(memory, self.job.request, self._components.limits)
+        for path in self.job.outputs:
+            check_writable(path)
         if self.job.resume_dir is not None:
             for folder in {path.parent for path in self.job.outputs}:
                 sweep_parts(folder, before_s=begun_at)

@@ -10,7 +10,8 @@ forwards, whatever hardware they run on.
                         must be shorter by ``BEGIN_MARGIN`` to interrupt, since its size is still an estimate.
     fair                least served first: equal shares of the device
 
-Priorities are strict: larger ones run first. Within one priority no policy starves a job.
+Priorities are strict: larger ones run first. Within one priority no policy starves a job. A paused job earns nothing
+while it is paused: neither credit for having been passed over, nor a share to catch up on.
 
 Memory: what begun requests hold, and the largest unit of any of them, must stay within ``room``. A request that fits
 alone but not beside the others waits for them, and nobody behind it overtakes it meanwhile.
@@ -47,12 +48,13 @@ class Entry:
     priority: int
     rows: int  # estimated until it is packed
     remaining: float  # row-forwards left
-    joined_at: float  # the scheduler's clock of work when it was admitted
+    joined_at: float  # the scheduler's clock of work when it was admitted, later by what was done while it was paused
     served: float = 0.0  # work spent on it; with ``fair``, counted from the least served at admission
     spent: float = 0.0  # work spent on it
     begun: bool = False
     packed: bool = False  # its forwards can begin
     paused: bool = False
+    paused_at: float = 0.0  # the clock when it was paused
     held: int = 0  # bytes from its first unit to its last
     transient: int = 0  # bytes more during its largest unit
     batch_key: Hashable | None = field(default=None)
@@ -103,7 +105,6 @@ class StepScheduler:
     ) -> None:
         """A new request with its estimated size."""
         assert request_id not in self._entries, request_id
-        peers = [e.served for e in self._entries.values()]
         self._entries[request_id] = Entry(
             id=request_id,
             order=self._next_order,
@@ -112,7 +113,7 @@ class StepScheduler:
             remaining=remaining,
             joined_at=self._work,
             # A newcomer that counted from zero would have the device alone until it caught up with everybody.
-            served=min(peers, default=0.0),
+            served=self._least_served(priority),
             held=held,
             transient=transient,
         )
@@ -170,22 +171,28 @@ class StepScheduler:
 
     def pause(self, request_id: str) -> bool:
         """Takes no more units until :meth:`resume`. False when it is not here."""
-        return self._set_paused(request_id, True)
+        entry = self._entries.get(request_id)
+        if entry is not None and not entry.paused:
+            entry.paused, entry.paused_at = True, self._work
+        return entry is not None
 
     def resume(self, request_id: str) -> bool:
-        return self._set_paused(request_id, False)
+        entry = self._entries.get(request_id)
+        if entry is not None and entry.paused:
+            entry.joined_at += self._work - entry.paused_at
+            entry.served = max(entry.served, self._least_served(entry.priority))
+            entry.paused = False
+        return entry is not None
 
     def position(self, request_id: str) -> int | None:
         """Place among the requests that have not begun, 1 is next; None when begun or not here."""
         waiting = sorted((e for e in self._entries.values() if not e.begun), key=self._sort_key)
         return next((i for i, e in enumerate(waiting, 1) if e.id == request_id), None)
 
-    def _set_paused(self, request_id: str, paused: bool) -> bool:
-        entry = self._entries.get(request_id)
-        if entry is None:
-            return False
-        entry.paused = paused
-        return True
+    def _least_served(self, priority: int) -> float:
+        """Of those that take turns with each other."""
+        peers = [e for e in self._entries.values() if e.priority == priority]
+        return min((e.served for e in peers if not e.paused), default=min((e.served for e in peers), default=0.0))
 
     def _runnable(self) -> list[Entry]:
         # A paused request keeps its memory but not its place in this count, or it could block all others for ever.

@@ -92,6 +92,8 @@ class _Group:
                     if not _is_cached(files[chunk.file], chunk.start):
                         scratch = scratch or memoryview(bytearray(CHUNK_BYTES))
                         self._read(files[chunk.file], chunk, scratch)
+                except FileNotFoundError:
+                    return  # deleted under us: what is mapped is still there, and what is not is missed by its reader
                 except OSError as error:
                     self._fail(chunk, str(error))
         finally:

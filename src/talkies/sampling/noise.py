@@ -10,7 +10,7 @@ from torch import Tensor
 
 from talkies.errors import InvalidRequest
 from talkies.model.packing import VisualCondition, patchify_video
-from talkies.request import INT64_MAX, INT64_MIN
+from talkies.values import INT64_MAX, INT64_MIN
 
 
 @dataclass(frozen=True, eq=False)

@@ -106,8 +106,8 @@ def build_dual(
 ) -> DualSchedule:
     """A schedule of ``num_sigmas`` points, or of the ``base`` positions of a distilled release.
 
-    Raises ``InvalidRequest`` for too few points, or so many that one shift collapses more of them than the other;
-    ``ConfigError`` for a shift or a ``base`` that no checkpoint can have.
+    Raises ``InvalidRequest`` for too few points, so many that one shift collapses more of them than the other, or a
+    ladder that a shift collapses; ``ConfigError`` for a shift or a ``base`` that no checkpoint can have.
     """
     for name, shift in (("video_shift", video_shift), ("audio_shift", audio_shift)):
         if not 0 < shift < float("inf"):
@@ -122,6 +122,13 @@ def build_dual(
             )
         # A distilled ladder is used point by point: it has no duplicates to collapse.
         video, audio = shifted(positions, video_shift), shifted(positions, audio_shift)
+        for name, shift, sigmas in (("flow_shift", video_shift, video), ("audio_flow_shift", audio_shift, audio)):
+            if not (sigmas[1:] < sigmas[:-1]).all():
+                raise InvalidRequest(
+                    f"{name}={shift:g} leaves equal neighbours of the {positions.shape[0]} sigmas in float32",
+                    hint="use a shift nearer to 1, or sigmas further apart",
+                    param=name,
+                )
     else:
         if num_sigmas is None or num_sigmas < 2:
             raise InvalidRequest(

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from talkies.request import INT64_MAX, INT64_MIN, MAX_OUTPUTS, MAX_SIGMAS, MIN_SIGMAS, QUALITY_DEFAULT_WORDS, Task
+from talkies.request import MAX_OUTPUTS, QUALITY_DEFAULT_WORDS, Task
 from talkies.server import fields
 from talkies.server.errors import phrase
 from talkies.server.view import ErrorEnvelope
+from talkies.values import INT64_MAX, INT64_MIN, MAX_SIGMAS, MIN_SIGMAS
 
 _PLAIN: dict[str, dict[str, Any]] = {
     "text": {"type": "string"},

@@ -1,0 +1,87 @@
+"""Single values of a request: their kinds and limits, each refused by name. Nothing here knows a checkpoint."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+from talkies.errors import InvalidRequest
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+MIN_SIGMAS, MAX_SIGMAS = 2, 200
+MIN_GAP = 1e-4  # between two sigma points: closer ones may be one number in float32, after the shift above all
+MIN_SHIFT, MAX_SHIFT = 1e-3, 1e3  # beyond, points of the grid coincide or vanish in float32
+MAX_PROMPT_BYTES = 1 << 20
+
+
+def check_prompt(prompt: Any) -> None:
+    if not isinstance(prompt, str):
+        raise InvalidRequest(f"prompt must be text, got {type(prompt).__name__}", param="prompt")
+    if not prompt.strip():
+        raise InvalidRequest("prompt is empty or blank", hint="describe the clip in words", param="prompt")
+    if len(prompt) > MAX_PROMPT_BYTES:
+        raise InvalidRequest(
+            f"prompt has {len(prompt)} characters, over the limit of {MAX_PROMPT_BYTES}",
+            hint="shorten it",
+            param="prompt",
+        )
+    if any("\ud800" <= ch <= "\udfff" for ch in prompt):
+        raise InvalidRequest("prompt holds lone surrogates, which are not text", hint="send UTF-8", param="prompt")
+
+
+def check_ladder(sigmas: Any) -> tuple[float, ...]:
+    try:
+        ladder = tuple(float(s) for s in sigmas)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidRequest("sigmas must be a list of numbers", param="sigmas") from None
+    if not MIN_SIGMAS <= len(ladder) <= MAX_SIGMAS:
+        raise InvalidRequest(
+            f"sigmas has {len(ladder)} points, outside {MIN_SIGMAS}..{MAX_SIGMAS}",
+            hint="N points are N-1 forwards",
+            param="sigmas",
+        )
+    decreasing = all(a > b for a, b in itertools.pairwise(ladder))
+    if not (decreasing and ladder[0] <= 1.0 and ladder[-1] == 0.0):
+        raise InvalidRequest(
+            "sigmas must fall strictly from at most 1.0 to exactly 0.0",
+            hint="for example 1.0, 0.7, 0.4, 0.15, 0.0",
+            param="sigmas",
+        )
+    close = next(((a, b) for a, b in itertools.pairwise(ladder) if a - b < MIN_GAP * (1 - 1e-9)), None)
+    if close is not None:
+        raise InvalidRequest(
+            f"sigmas {close[0]} and {close[1]} are {close[0] - close[1]:.2g} apart, under {MIN_GAP:g}",
+            hint="leave one of them out",
+            param="sigmas",
+        )
+    return ladder
+
+
+def check_instance(name: str, value: Any, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise InvalidRequest(
+            f"{name} must be a {kind.__name__}, got {type(value).__name__}", hint="see docs/requests.md", param=name
+        )
+
+
+def check_one_of(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
+    if value not in allowed:
+        raise InvalidRequest(
+            f"{name}={value!r} is unknown", hint="use one of " + ", ".join(map(str, allowed)), param=name
+        )
+
+
+def check_integer(name: str, value: Any, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidRequest(f"{name}={value!r} is not an integer", hint=f"{low}..{high}", param=name)
+    if not low <= value <= high:
+        raise InvalidRequest(f"{name}={value} is outside {low}..{high}", hint="choose a value inside", param=name)
+
+
+def check_number(name: str, value: Any, low: float, high: float, *, exclusive_min: bool = False) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise InvalidRequest(f"{name}={value!r} is not a finite number", param=name)
+    if value < low or value > high or (exclusive_min and value == low):
+        bracket = "(" if exclusive_min else "["
+        raise InvalidRequest(f"{name}={value:g} is outside {bracket}{low:g}, {high:g}]", param=name)
