@@ -9,7 +9,7 @@ from PIL import Image
 
 from talkies import Condition, Target, VideoRequest
 from talkies.engine.config import embedded_folder
-from talkies.errors import InvalidRequest, MediaError, OutputError
+from talkies.errors import InvalidRequest, MediaError
 
 PROMPT = "a red ball bounces slowly on a dark background with a bell sound"
 SHORT = Target(num_frames=22)
@@ -55,13 +55,10 @@ def test_one_seed_gives_the_same_bytes(embedded_engine, tmp_path):
     assert hashlib.sha256((tmp_path / "c.mp4").read_bytes()).hexdigest() not in hashes
 
 
-@pytest.mark.parametrize(
-    ("name", "error", "words"),
-    [("nowhere/a.mp4", OutputError, "mkdir"), ("a.mov", InvalidRequest, "mp4"), (".", InvalidRequest, "mp4")],
-)
-def test_a_file_that_cannot_be_written_costs_no_work(embedded_engine, tmp_path, name, error, words):
+@pytest.mark.parametrize(("name", "words"), [("nowhere/a.mp4", "mkdir"), ("a.mov", "mp4"), (".", "mp4")])
+def test_a_file_that_cannot_be_written_costs_no_work(embedded_engine, tmp_path, name, words):
     stages = []
-    with pytest.raises(error, match=words):
+    with pytest.raises(InvalidRequest, match=words):
         embedded_engine.render(VideoRequest(prompt=PROMPT, target=SHORT), [tmp_path / name], on_progress=stages.append)
     assert stages == []
     with pytest.raises(InvalidRequest, match="2 paths"):

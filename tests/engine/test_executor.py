@@ -67,16 +67,20 @@ class Client:
         """SIGKILL when ``name`` has done ``step``; once per call."""
         self._signal_worker_at(name, step, signal.SIGKILL)
 
-    def stop_worker_at(self, name, step):
-        self._signal_worker_at(name, step, signal.SIGSTOP)
+    def stop_worker_at(self, name, step, *, times=1):
+        self._signal_worker_at(name, step, signal.SIGSTOP, times)
 
-    def _signal_worker_at(self, name, step, signum):
-        armed = [True]
+    def _signal_worker_at(self, name, step, signum, times=1):
+        """``times``: as many different workers."""
+        signalled = set()
 
         def act(event):
-            if armed[0] and event.job_id == name and event.stage == "denoise" and (event.step or 0) >= step:
-                armed[0] = False
-                os.kill(self.executor.worker_pid, signum)
+            if event.job_id != name or event.stage != "denoise" or (event.step or 0) < step:
+                return
+            pid = self.executor.worker_pid
+            if pid not in signalled and len(signalled) < times:
+                signalled.add(pid)
+                os.kill(pid, signum)
 
         self.on_event = act
 
@@ -220,9 +224,8 @@ def test_a_stopped_worker_is_replaced_and_changes_no_byte(tiny_folder, tmp_path,
         assert (metrics["worker_hangs_total"], metrics["worker_restarts_total"]) == (1, 1)
         assert broken.outputs[0].read_bytes() == whole.outputs[0].read_bytes()
 
-        os.mkfifo(tmp_path / "never.png")  # whoever opens it waits for ever
-        endless = Condition(kind="image", uri=str(tmp_path / "never.png"), role="first")
-        hanging.submit("stuck", conditions=(endless,))
+        hanging.stop_worker_at("stuck", 10, times=2)
+        hanging.submit("stuck", num_sigmas=30)
         hanging.submit("other")
         stuck, other = hanging.wait("stuck", "other")
         assert (stuck.error["code"], other.kind) == ("worker_hung", "finished")

@@ -226,6 +226,7 @@ def test_a_bad_job_fails_alone(rig):
     assert ends == ["finished", "failed", "failed", "finished", "failed"]
     assert rig.kinds("no-folder") == ["failed"]  # before any work
     assert "nowhere" in rig.last("no-folder").error["message"]
+    assert rig.last("no-folder").error["code"] == "output_failed"
     assert rig.last("missing").error["code"] == "invalid_media"
     assert rig.last("missing").error["status"] == 400
     assert rig.last("too-long").error["param"] == "seconds"

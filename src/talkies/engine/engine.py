@@ -158,8 +158,8 @@ class Engine:
         """One MP4 per output, written while the next frames decode. Returns the facts that ``--json`` prints.
 
         ``prepared`` is what :func:`pipeline.prepare_ahead` made of the request.
-        Raises as :meth:`generate`, and ``OutputError``, before any work where no file can be written; a file is whole
-        or absent.
+        Raises as :meth:`generate`, also for a place that cannot be written (before any work), and ``OutputError`` where
+        writing fails later; a file is whole or absent.
         """
         with self._turn(request):
             if len(paths) != request.num_outputs:
