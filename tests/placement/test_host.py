@@ -84,6 +84,7 @@ def test_what_was_never_locked_is_not_unlocked(driver):
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_dropped_memory_can_be_locked_again():
     addresses = []
     for _ in range(8):
