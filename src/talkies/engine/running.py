@@ -29,10 +29,10 @@ from talkies.engine.service import Job
 from talkies.engine.stages import timed
 from talkies.engine.state import RequestState
 from talkies.engine.tasks import Prepared
-from talkies.errors import InvalidRequest, OutputError, TalkiesError
+from talkies.errors import TalkiesError
 from talkies.geometry import Geometry
 from talkies.media.encode import Mp4Writer
-from talkies.media.output import check_writable
+from talkies.media.output import check_place
 
 log = logging.getLogger(__name__)
 
@@ -90,10 +90,7 @@ class JobRun:
         check_media_root(self.job.request, self._media_root)  # first: no other file is even looked at
         check_fits(memory, self.job.request, self._components.limits)
         for path in self.job.outputs:
-            try:
-                check_writable(path)
-            except InvalidRequest as error:  # whoever asked did not choose the place
-                raise OutputError(error.message, hint=error.hint) from None
+            check_place(path)
         if self.job.resume_dir is not None:
             for folder in {path.parent for path in self.job.outputs}:
                 sweep_parts(folder, before_s=begun_at)

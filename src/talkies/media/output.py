@@ -31,28 +31,29 @@ def destination(path: Path) -> Path:
     return target
 
 
-def check_writable(path: Path, *, inputs: Iterable[Path] = ()) -> None:
-    """Raises ``InvalidRequest`` before any work is done for a place that cannot be written, or that is read as well."""
+def check_place(path: Path) -> None:
+    """Raises ``OutputError`` before any work is done for a place where no MP4 can be written."""
     if path.suffix.lower() != ".mp4":
-        raise InvalidRequest(
-            f"output {path} does not end in .mp4", hint="talkies writes MP4 files: name it so", param="output"
-        )
-    try:
-        target = destination(path)
-    except OutputError as error:
-        raise InvalidRequest(error.message, hint=error.hint, param="output") from None
+        raise OutputError(f"output {path} does not end in .mp4", hint="talkies writes MP4 files: name it so")
+    target = destination(path)
     folder = target.parent
     if not folder.is_dir():
-        raise InvalidRequest(
+        raise OutputError(
             f"cannot write {path}: {folder if target != path.absolute() else path.parent} is not a folder",
             hint=f"mkdir -p {path.parent}",
-            param="output",
         )
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise InvalidRequest(
-            f"cannot write {path}: no permission in {folder}", hint="choose another place", param="output"
-        )
-    if any(os.path.realpath(source) == os.fspath(target) for source in inputs):
+        raise OutputError(f"cannot write {path}: no permission in {folder}", hint="choose another place")
+
+
+def check_writable(path: Path, *, inputs: Iterable[Path] = ()) -> None:
+    """The same of a place that the user chose: ``InvalidRequest``, also where it is one of ``inputs``."""
+    try:
+        check_place(path)
+    except OutputError as error:
+        raise InvalidRequest(error.message, hint=error.hint, param="output") from None
+    target = os.path.realpath(path)
+    if any(os.path.realpath(source) == target for source in inputs):
         raise InvalidRequest(
             f"output {path} is also an input, which would be lost", hint="name another file with -o", param="output"
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from talkies.errors import ConfigError
@@ -13,8 +15,11 @@ from talkies.placement.planner import Plan, Wishes, all_plans, host_needed, need
 
 def smallest(sizes: Sizes, work: Work, hardware: Hardware, wishes: Wishes) -> Plan:
     """The plan of least device memory within the host's, or at all when none is."""
-    plans = all_plans(sizes, work, hardware, wishes)
-    in_host = [p for p in plans if host_needed(p) <= hardware.ram_bytes]
+    return _least(all_plans(sizes, work, hardware, wishes), hardware.ram_bytes)
+
+
+def _least(plans: Sequence[Plan], ram_bytes: float) -> Plan:
+    in_host = [p for p in plans if host_needed(p) <= ram_bytes]
     return min(in_host or plans, key=lambda p: (p.peak_bytes, p.host_bytes))
 
 
@@ -39,7 +44,8 @@ def refusal(sizes: Sizes, work: Work, hardware: Hardware, wishes: Wishes) -> Con
     size = f"{work.width}x{work.height} with {work.num_frames} frames"
     near = nearest_work(sizes, work, hardware, wishes)
     fits = "no shorter clip fits" if near is None else f"{near.num_frames} frames of this canvas would fit"
-    within = [p for p in all_plans(sizes, work, hardware, wishes) if needed(p.peak_bytes) <= hardware.vram_bytes]
+    plans = all_plans(sizes, work, hardware, wishes)
+    within = [p for p in plans if needed(p.peak_bytes) <= hardware.vram_bytes]
     if within:
         host = min(host_needed(p) for p in within)
         return ConfigError(
@@ -49,8 +55,7 @@ def refusal(sizes: Sizes, work: Work, hardware: Hardware, wishes: Wishes) -> Con
             "or a larger --vram-budget",
             param="ram_budget",
         )
-    best = smallest(sizes, work, hardware, wishes)
-    least = smallest(sizes, work, replace(hardware, ram_bytes=2**60), wishes)
+    best, least = _least(plans, hardware.ram_bytes), _least(plans, math.inf)
     vram, less = needed(best.peak_bytes), needed(least.peak_bytes)
     what, hint = f"{size} needs a vram budget of at least {gib(vram)}", f"use --vram-budget {_mib(vram)} or more"
     if less < vram:  # what streams waits in host memory
