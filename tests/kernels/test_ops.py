@@ -126,11 +126,13 @@ def test_gate_residual_norm_is_the_two_ops_in_one(num_rows, dtype, name, device)
 @each_dtype
 @each_size
 @pytest.mark.parametrize("num_angles", [0, 6, 8])
-@pytest.mark.parametrize("num_heads", [5, 19])
-def test_qk_norm_rope(num_heads, num_angles, num_rows, dtype, name, device):
+@pytest.mark.parametrize(("num_heads", "apart"), [(5, False), (19, True)])
+def test_qk_norm_rope(num_heads, apart, num_angles, num_rows, dtype, name, device):
     ops = ops_for(name, device, dtype)
-    # A group of heads is a slice of a wider buffer, as head-grouped attention has it.
-    qkv = torch.randn(num_rows, 3, num_heads + 2, 16, device=device).to(dtype)[:, :, 1 : num_heads + 1]
+    # A slice of a wider projection; or queries, keys and values apart, as head-grouped attention has them.
+    shape = (3, num_rows, num_heads, 16) if apart else (num_rows, 3, num_heads + 2, 16)
+    qkv = torch.randn(shape, device=device).to(dtype)
+    qkv = qkv.transpose(0, 1) if apart else qkv[:, :, 1 : num_heads + 1]
     norm_q, norm_k = torch.randn(2, 16, device=device).to(dtype)
     angles = torch.randn(num_rows, num_angles, dtype=torch.float64, device=device)
     cos, sin = (angles.cos().to(dtype), angles.sin().to(dtype)) if num_angles else (None, None)
@@ -225,6 +227,13 @@ def test_fp8_linear(num_rows, name, device):
     torch.testing.assert_close(got.double(), want, rtol=2e-2, atol=2e-2)
     exact = x.double() @ weight.double().T
     assert (got.double() - exact).norm() / exact.norm() < 0.06
+    # Some of the outputs, into one part of a larger buffer, as head-grouped attention asks for them.
+    buffer = torch.full((3, num_rows, 16), float("nan"), dtype=torch.bfloat16, device=device)
+    into = ops.fp8_linear(rows, columns.data[16:], columns.scale[16:], out=buffer[1])
+    assert into.data_ptr() == buffer[1].data_ptr()
+    _same(buffer[1], got[:, 16:], torch.bfloat16, device)
+    assert buffer[0].isnan().all()
+    assert buffer[2].isnan().all()
 
 
 @each_op_set

@@ -100,15 +100,15 @@ class Attention(nn.Module):
         inner = self.to_qkv.weight.shape[0] // 3
         assert (inner // head_dim) % self.head_groups == 0, (inner, head_dim, self.head_groups)
         width = inner // self.head_groups
-        qkv = torch.empty(num_rows, 3 * width, dtype=h_SD.dtype, device=h_SD.device)
+        # Queries, keys and values apart: a product fills each of them in place.
+        qkv = torch.empty(3, num_rows, width, dtype=h_SD.dtype, device=h_SD.device)
         out = torch.empty(num_rows, inner, dtype=h_SD.dtype, device=h_SD.device)
         for start in range(0, inner, width):
             for part in range(3):
                 outputs = slice(part * inner + start, part * inner + start + width)
-                self.to_qkv.part(h_SD, outputs, qkv[:, part * width : (part + 1) * width])
-            q, k, v = self.ops.qk_norm_rope(
-                qkv.view(num_rows, 3, -1, head_dim), self.norm_q, self.norm_k, cos_SA, sin_SA, eps=self.eps
-            )
+                self.to_qkv.part(h_SD, outputs, qkv[part])
+            qkv_S3NH = qkv.view(3, num_rows, -1, head_dim).transpose(0, 1)
+            q, k, v = self.ops.qk_norm_rope(qkv_S3NH, self.norm_q, self.norm_k, cos_SA, sin_SA, eps=self.eps)
             out[:, start : start + width] = attend(q, k, v, documents).flatten(1)
         return out
 

@@ -39,17 +39,14 @@ class Linear(nn.Module):
         return self._product(x_SK, slice(None))
 
     def part(self, x_SK: Tensor | Fp8Rows, outputs: slice, out: Tensor) -> None:
-        """Writes some of the outputs to ``out`` [S, outputs], whose rows may lie apart."""
-        if isinstance(x_SK, Fp8Rows) or self.weight_scale is not None:
-            out.copy_(self._product(x_SK, outputs))
-        else:
-            torch.mm(x_SK, self.weight[outputs].t(), out=out)
+        """Writes some of the outputs to ``out`` [S, outputs], contiguous and in the block dtype."""
+        self._product(x_SK, outputs, out)
 
-    def _product(self, x_SK: Tensor | Fp8Rows, outputs: slice) -> Tensor:
+    def _product(self, x_SK: Tensor | Fp8Rows, outputs: slice, out: Tensor | None = None) -> Tensor:
         weight, scale = self.weight[outputs], self.weight_scale
         if scale is None:
             assert isinstance(x_SK, Tensor)
-            return F.linear(x_SK, weight)
+            return F.linear(x_SK, weight) if out is None else torch.mm(x_SK, weight.t(), out=out)
         if isinstance(x_SK, Tensor):
             x_SK = self.ops.quantize_rows(x_SK)
-        return self.ops.fp8_linear(x_SK, weight, scale[outputs])
+        return self.ops.fp8_linear(x_SK, weight, scale[outputs], out=out)

@@ -46,8 +46,8 @@ def forward_rates(
     if groups == 1:
         attention = normed + 3 * i * e + i * e + of_kernel  # to_qkv, attend's output
     else:
-        turn = i * e // groups  # a group of attend's output, or before it what Linear.part multiplies beside its target
-        attention = normed + 3 * turn + i * e + max(turn + of_kernel, turn if fp8 else 0)
+        turn = i * e // groups  # a group of attend's output, beside all of it
+        attention = normed + 3 * turn + i * e + turn + of_kernel
     # to_out runs while the input's norm is held by forward.
     out = normed + i * e + (i + 4 if fp8 else 0) + d * e
     # project: float32 rows of the media beside the block's output and the embedded rows.

@@ -14,18 +14,21 @@ ALIGNMENT = 16  # of inputs and outputs, from cuBLAS
 FAST_ACCUMULATION = True
 
 
-def fp8_linear(x_SK: Fp8Rows, weight_NK: Tensor, weight_scale_N1: Tensor) -> Tensor:
+def fp8_linear(x_SK: Fp8Rows, weight_NK: Tensor, weight_scale_N1: Tensor, *, out: Tensor | None = None) -> Tensor:
     """See the reference. On a CPU it is the reference."""
     if x_SK.device.type != "cuda":
-        return reference.fp8_linear(x_SK, weight_NK, weight_scale_N1)
-    return scaled_mm(x_SK, weight_NK, weight_scale_N1, fast=FAST_ACCUMULATION)
+        return reference.fp8_linear(x_SK, weight_NK, weight_scale_N1, out=out)
+    return scaled_mm(x_SK, weight_NK, weight_scale_N1, fast=FAST_ACCUMULATION, out=out)
 
 
-def scaled_mm(x_SK: Fp8Rows, weight_NK: Tensor, weight_scale_N1: Tensor, *, fast: bool) -> Tensor:
+def scaled_mm(
+    x_SK: Fp8Rows, weight_NK: Tensor, weight_scale_N1: Tensor, *, fast: bool, out: Tensor | None = None
+) -> Tensor:
     """:func:`fp8_linear` on a GPU, with or without fast accumulation. K and N are multiples of ``ALIGNMENT``."""
     # A streamed weight must keep its layout: the product wants both operands contiguous in K.
     assert weight_NK.stride(1) == 1, weight_NK.stride()
     assert x_SK.data.stride(1) == 1, x_SK.data.stride()
+    assert out is None or (out.is_contiguous() and out.dtype == x_SK.dtype), (out.stride(), out.dtype)
     return torch._scaled_mm(
         x_SK.data,
         weight_NK.t(),
@@ -33,4 +36,5 @@ def scaled_mm(x_SK: Fp8Rows, weight_NK: Tensor, weight_scale_N1: Tensor, *, fast
         scale_b=weight_scale_N1.t(),
         out_dtype=x_SK.dtype,
         use_fast_accum=fast,
+        **({} if out is None else {"out": out}),
     )
