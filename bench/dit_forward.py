@@ -20,7 +20,7 @@ every part.
     small      1, 2 and 4 requests of 672x384 x 124 frames in one forward; what the host needs to launch one
     steps      whole steps of the embedded checkpoint's default clip, 1, 2 and 4 in one forward: host and wall time,
                with CUDA graphs and without, equal bit for bit
-    saturation rows from which on a forward's fixed cost is below 5 %: predicted as the engine does, and measured
+    saturation rows from which on a forward's fixed cost is below a tenth: predicted as the engine does, and measured
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ import talkies
 from talkies.benchmarks import forward as fw
 from talkies.benchmarks.random_dit import RandomDiT
 from talkies.benchmarks.timing import free, synchronize
-from talkies.engine.cost import MEASURED_S, CostModel, saturation_rows
+from talkies.engine.cost import MEASURED_S, OVERHEAD_SHARE, CostModel, saturation_rows, saturation_samples
 from talkies.model.config import DiTConfig
 from talkies.model.dit import PackedDiT
 from talkies.model.modulation import JointRuns, build_table, join_modulations
@@ -45,6 +46,7 @@ WIDE_SHORTEST = fw.Shape(text=30, audio_latents=37, frames=7, height=16, width=3
 WIDE_CLIP = fw.Shape(text=30, audio_latents=93, frames=17, height=16, width=32)
 WIDE_BLOCKS = 4
 TOLERANCE = 0.2
+NEARLY = 1 / (1 + OVERHEAD_SHARE)  # of the most rows a second
 GRAPH_BYTES = 8 << 30
 
 
@@ -235,6 +237,7 @@ def _saturation(
         run.say(f"    {clips:3d} clips {rows:7d} rows {seconds * 1e3:9.3f} ms {speed:8.3f} M rows/s")
     measured, predicted = saturation_rows(samples), saturation_rows(_warm_up_samples(warm_up))
     run.metric(f"saturation_{label}_measured_rows", measured, "rows, from all samples of the second pass")
+    run.metric(f"saturation_{label}_read_rows", _read(samples), f"rows, where its speed is {NEARLY:.0%} of its best")
     run.metric(f"saturation_{label}_predicted_rows", predicted, "rows, from those of a warm-up in the first pass")
     run.metric(f"saturation_{label}_fitted_rows", fitted, "rows, from two lengths of one clip (no co-batching)")
     run.metric(f"saturation_{label}_ratio", predicted / measured, "predicted over measured")
@@ -244,16 +247,21 @@ def _saturation(
 
 
 def _warm_up_samples(samples: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Those that a warm-up takes: twice the requests each time until they fill the device, then two between."""
-    taken = [samples[0]]
-    for sample in samples[1:]:
-        if sample[0] == 2 * taken[-1][0]:
-            taken.append(sample)
-            if saturation_rows(taken) < sample[0]:
-                break
-    last = taken[-1][0] // samples[0][0]
-    between = {samples[0][0] * (last * 3 // 4), samples[0][0] * (last * 3 // 8)} if last > 2 else set()
-    return taken + [sample for sample in samples[1:] if sample[0] in between]
+    """Those of a pass that a warm-up takes."""
+    one = samples[0][0]
+    by_count = {sample[0] // one: sample for sample in samples}
+    most = max(count for count in by_count if count.bit_count() == 1)
+    return list(saturation_samples(by_count.__getitem__, most))
+
+
+def _read(samples: Sequence[tuple[int, float]]) -> float:
+    """Rows from which on a forward is ``NEARLY`` as fast a row as any of ``samples``, read off them with no model."""
+    wanted = NEARLY * max(rows / seconds for rows, seconds in samples)
+    speeds = [(rows, rows / seconds) for rows, seconds in samples]
+    if speeds[0][1] >= wanted:
+        return speeds[0][0]
+    (a, slow), (b, fast) = next(pair for pair in pairwise(speeds) if pair[1][1] >= wanted)
+    return round(a * (b / a) ** ((wanted - slow) / (fast - slow)))
 
 
 @torch.inference_mode()

@@ -8,9 +8,10 @@ import threading
 
 import numpy as np
 import pytest
+import torch
 
 from talkies import Engine, Target, VideoRequest
-from talkies.engine import pipeline
+from talkies.engine import config, pipeline
 from talkies.engine.config import EngineConfig
 from talkies.errors import ConfigError, InvalidRequest, MediaError
 from talkies.request import Condition
@@ -81,3 +82,11 @@ def test_a_request_is_judged_from_configs_alone(monkeypatch):
 def test_devices_that_mean_nothing_are_refused(device):
     with pytest.raises(ConfigError, match="use auto, cpu, cuda or cuda:N"):
         Engine.open(device=device)
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+def test_a_cuda_device_has_a_number(monkeypatch, device):
+    """``torch.cuda.set_device``, which ranks call, takes no other."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert config._device(device) == torch.device("cuda:0")

@@ -207,7 +207,7 @@ def _text_attention(config: EngineConfig, device: torch.device, dtype: torch.dty
 
 def _device(name: str) -> torch.device:
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return indexed(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     try:
         device = torch.device(name)
     except (RuntimeError, TypeError):

@@ -6,7 +6,8 @@ sizes that are served, and every finished job corrects the whole by its own rati
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from talkies.engine.extent import extents_of
@@ -16,7 +17,9 @@ from talkies.request import VideoRequest, plan
 
 CHARS_PER_TOKEN = 3.5  # English prose in a Qwen vocabulary; the prompt is a small share of the rows
 FALLBACK_ASPECT = 16 / 9  # of a keyframe that nobody has opened yet
-OVERHEAD_SHARE = 0.05  # of a step: below it, a second request in the same forward gains nothing
+# The fixed part of a forward over that of its rows, from which on a device counts as full: more requests would gain at
+# most as much. A twentieth could not be found twice: there, a time that is off by 1 % moves the point by a fifth.
+OVERHEAD_SHARE = 0.1
 ABOVE_FLOOR = 1.3  # times the fastest forward: one that takes longer has left the floor of launches
 MEASURED_S = 0.04  # of forwards of one size: those of a millisecond are timed over and over, and the fastest counts
 SLOWER_SHARE = 0.15  # more seconds a row than a smaller forward's are another way of running, and no noise
@@ -111,13 +114,35 @@ class CostModel:
         return replace(self, ratio=(1 - LEARNING_RATE) * self.ratio + LEARNING_RATE * seen)
 
 
+def saturation_samples(
+    measure: Callable[[int], tuple[int, float]], most: int, longest_s: float = math.inf
+) -> Iterator[tuple[int, float]]:
+    """(rows, seconds) that :func:`saturation_rows` wants: ``measure(n)`` of forwards of n equal requests.
+
+    Twice as many each time, up to ``most``, until one is twice as large as the device needs to be full (a line is known
+    where there are points on both sides) or takes ``longest_s``; then two between, for a chain of kernels that suddenly
+    fills the device has a knee, which doubling alone may miss by a quarter.
+    """
+    count, samples, tried = 1, [measure(1)], {1}
+    yield samples[-1]
+    while count < most and samples[-1][1] < longest_s:
+        count = min(2 * count, most)
+        tried.add(count)
+        samples.append(measure(count))
+        yield samples[-1]
+        if 2 * saturation_rows(samples) <= samples[-1][0]:
+            break
+    for between in sorted({count * 3 // 4, count * 3 // 8} - tried - {0}):
+        yield measure(between)
+
+
 def saturation_rows(samples: Sequence[tuple[int, float]]) -> int:
-    """From (rows, seconds) of forwards of 1, 2, 4 .. equal requests: the rows from which on the fixed share is below
-    ``OVERHEAD_SHARE``. More than any sample has where all of them are smaller.
+    """From (rows, seconds) of forwards of 1, 2, 4 .. equal requests: the rows from which on the fixed part is below
+    ``OVERHEAD_SHARE`` of the rest. More than any sample has where all of them are smaller.
 
     A small forward takes what its longest chain of kernels takes, however few its rows; only from some size on does
     each further row cost its share. Beyond that floor seconds are fitted by a line over all samples, by their relative
-    errors: the point sought moves a fifth when one time is wrong by a hundredth, so no pair of samples may decide it.
+    errors: no pair of samples may decide it, since one time may be off.
 
     Where larger forwards are run in another, slower way (too large for a CUDA graph, say), the device counts as full at
     the last one before.

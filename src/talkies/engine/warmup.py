@@ -13,7 +13,7 @@ from PIL import Image
 from talkies.engine import pipeline
 from talkies.engine.batching import Batcher
 from talkies.engine.build import Components
-from talkies.engine.cost import MEASURED_S, CostModel, pixels_of, saturation_rows
+from talkies.engine.cost import MEASURED_S, CostModel, pixels_of, saturation_rows, saturation_samples
 from talkies.engine.failure import out_of_memory
 from talkies.engine.state import RequestState
 from talkies.placement.graphs import is_small
@@ -53,18 +53,15 @@ def warm_up(components: Components, *, max_num_seqs: int = 1) -> CostModel:
 
 def _full_rows(components: Components, alone: tuple[int, float], max_num_seqs: int) -> int:
     """Rows of a forward that fills the device, from forwards of 1, 2, 4 .. requests; ``alone``: of one, measured."""
-    samples, count, tried = [alone], 1, {1}
     frames = components.limits.default_num_frames
+    samples = []
     try:
-        while count < max_num_seqs and samples[-1][1] < SECOND_SIZE_MAX_S / 4:
-            count = min(2 * count, max_num_seqs)
-            tried.add(count)
-            samples.append(_measure(components, frames, count))
-            if saturation_rows(samples) < samples[-1][0]:
-                break
-        # A chain of kernels that suddenly fills the device has a knee, which doubling alone may miss by a quarter.
-        between = {count * 3 // 4, count * 3 // 8} - tried - {0}
-        samples += [_measure(components, frames, n) for n in sorted(between)]
+        for sample in saturation_samples(
+            lambda count: alone if count == 1 else _measure(components, frames, count),
+            max_num_seqs,
+            longest_s=SECOND_SIZE_MAX_S / 4,
+        ):
+            samples.append(sample)
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise

@@ -8,7 +8,9 @@ from talkies.kernels.fp8 import Fp8Rows
 
 
 def fp8_linear(x_SK: Fp8Rows, weight_NK: Tensor, weight_scale_N1: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """``(x.data @ weight.T) * x.scale * weight_scale``. Returns [S, N] in ``x.dtype``: ``out``, contiguous, or a new one.
+    """``(x.data @ weight.T) * x.scale * weight_scale``. Returns [S, N] in ``x.dtype``.
+
+    ``out``, if given, is contiguous and receives it.
 
     The same e4m3 values as on a GPU, multiplied and summed in float32: products of two e4m3 are exact there, so only
     the order of the sum differs.
