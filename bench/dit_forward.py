@@ -68,7 +68,7 @@ NEEDS_S = {
     "compiled": 100,
     "small": 20,
     "steps": 20,
-    "saturation": 40,
+    "saturation": 55,
 }
 
 
