@@ -33,7 +33,7 @@ CHUNKINGS = (
     Chunking(mlp_rows=4096, head_groups=8),
 )
 # A group of heads or a chunk of rows more costs launches and smaller products. H200, 58,758 rows of 8,192 and two or
-# four groups: 1.0 and 0.7 % in bf16, 1.2 and 1.6 in fp8.
+# four groups: 1.2 and 0.9 % in bf16, 0.6 and 0.4 in fp8.
 CHUNK_COST = 0.004
 PLACES: tuple[Where, ...] = ("resident", "evicted", "streamed")
 
