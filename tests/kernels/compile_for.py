@@ -14,7 +14,9 @@ from triton.compiler import ASTSource
 from talkies.kernels.gate_residual import triton as gate
 from talkies.kernels.gate_residual_norm import triton as gate_norm
 from talkies.kernels.head_stats import triton as stats
+from talkies.kernels.norm_rope_quantize import triton as operands
 from talkies.kernels.qk_norm_rope import triton as qk
+from talkies.kernels.qkv_scales import triton as scales
 from talkies.kernels.quantize_heads import triton as heads
 from talkies.kernels.quantize_rows import triton as rows
 from talkies.kernels.rms_modulate import triton as rms
@@ -54,6 +56,18 @@ def cases():
     for flag in (False, True):
         pointers = {"x_ptr": BF, "scale_ptr": F32, "offset_ptr": F32, "document_ptr": I32, "out_ptr": F8}
         yield heads.quantize_heads_kernel, pointers, {"OFFSET": flag, "DOCUMENTS": flag, "HEADS": 16, "BLOCK": 128}, 4
+    pointers = {"keys_ptr": F32, "values_ptr": F32, "norm_q_ptr": BF, "scale_ptr": F32, "mean_ptr": F32}
+    constants = {"PARTS": 3, "CHUNKS": 16, "BLOCK": 128}
+    yield scales.reduce_scales_kernel, pointers | {"root_dim": "fp32"}, constants, 4
+    for angles in (0, 48):
+        blocks = {"NUM_ANGLES": angles, "REST": 128 - 2 * angles, "BLOCK": 128}
+        blocks |= {"BLOCK_A": 64 if angles else 16, "BLOCK_R": 32 if angles else 128}
+        pointers = {"qkv_ptr": BF, "norm_q_ptr": BF, "norm_k_ptr": BF, "cos_ptr": BF, "sin_ptr": BF, "eps": "fp32"}
+        parts = pointers | {"keys_ptr": F32, "values_ptr": F32}
+        yield scales.qkv_scales_kernel, parts, blocks | {"PARTS": 3, "CHUNK": 128, "HEADS": 8}, 2
+        pointers |= {"scale_ptr": F32, "mean_ptr": F32, "document_ptr": I32, "out_ptr": F8}
+        for flag in (False, True):
+            yield operands.norm_rope_quantize_kernel, pointers, blocks | {"DOCUMENTS": flag, "HEADS": 16}, 4
 
 
 def compile_all(capability: int) -> None:

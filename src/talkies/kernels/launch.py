@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -59,3 +61,36 @@ def check_tables(*tables_TD: Tensor) -> int:
     strides = {t.stride(0) for t in tables_TD}
     assert len(strides) == 1, strides
     return strides.pop()
+
+
+@dataclass(frozen=True, slots=True)
+class Rotary:
+    """What a kernel that turns heads is launched with: tables [S, A] and the sizes of a head's three parts."""
+
+    cos: Tensor
+    sin: Tensor
+    constants: dict[str, int]
+
+
+def rotary_of(
+    cos_SA: Tensor | None, sin_SA: Tensor | None, num_rows: int, head_dim: int, *, otherwise: Tensor
+) -> Rotary:
+    """Without tables nothing turns, and any tensor stands in for them."""
+    num_angles = 0
+    if cos_SA is not None:
+        assert sin_SA is not None
+        num_angles = cos_SA.shape[1]
+        assert cos_SA.shape[0] == num_rows, (cos_SA.shape, num_rows)
+        assert cos_SA.is_contiguous()
+        assert sin_SA.is_contiguous()
+    rest = head_dim - 2 * num_angles
+    return Rotary(
+        otherwise if cos_SA is None else cos_SA,
+        otherwise if sin_SA is None else sin_SA,
+        {
+            "NUM_ANGLES": num_angles,
+            "REST": rest,
+            "BLOCK_A": block_of(num_angles) if num_angles else 16,
+            "BLOCK_R": block_of(rest) if rest else 16,
+        },
+    )

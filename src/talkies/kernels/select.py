@@ -13,7 +13,9 @@ from talkies.kernels.fp8_linear.reference import fp8_linear
 from talkies.kernels.gate_residual.reference import gate_residual
 from talkies.kernels.gate_residual_norm.reference import gate_residual_norm
 from talkies.kernels.head_stats.reference import head_stats
+from talkies.kernels.norm_rope_quantize.reference import norm_rope_quantize
 from talkies.kernels.qk_norm_rope.reference import qk_norm_rope
+from talkies.kernels.qkv_scales.reference import qkv_scales
 from talkies.kernels.quantize_heads.reference import quantize_heads
 from talkies.kernels.quantize_rows.reference import quantize_rows
 from talkies.kernels.rms_modulate.reference import rms_modulate
@@ -32,6 +34,8 @@ class Ops:
     quantize_rows: Callable
     quantize_heads: Callable
     head_stats: Callable
+    qkv_scales: Callable
+    norm_rope_quantize: Callable
     fp8_linear: Callable
 
 
@@ -44,6 +48,8 @@ REFERENCE = Ops(
     quantize_rows=quantize_rows,
     quantize_heads=quantize_heads,
     head_stats=head_stats,
+    qkv_scales=qkv_scales,
+    norm_rope_quantize=norm_rope_quantize,
     fp8_linear=fp8_linear,
 )
 
@@ -67,7 +73,9 @@ def _triton() -> Ops:
     from talkies.kernels.gate_residual import triton as gate
     from talkies.kernels.gate_residual_norm import triton as gate_norm
     from talkies.kernels.head_stats import triton as stats
+    from talkies.kernels.norm_rope_quantize import triton as operands
     from talkies.kernels.qk_norm_rope import triton as qk
+    from talkies.kernels.qkv_scales import triton as scales
     from talkies.kernels.quantize_heads import triton as heads
     from talkies.kernels.quantize_rows import triton as rows
     from talkies.kernels.rms_modulate import triton as rms
@@ -82,6 +90,8 @@ def _triton() -> Ops:
         quantize_rows=rows.quantize_rows,
         quantize_heads=heads.quantize_heads,
         head_stats=stats.head_stats,
+        qkv_scales=scales.qkv_scales,
+        norm_rope_quantize=operands.norm_rope_quantize,
         fp8_linear=scaled_mm.fp8_linear,
     )
 
