@@ -1,12 +1,13 @@
 """How rows meet: the attend contract and the documents it honours.
 
-S rows of one packed sequence, N heads, H channels a head.
+S rows of one packed sequence, N heads, H channels a head, A rotary angles.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Protocol
 
@@ -108,6 +109,41 @@ class Attend(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class QkNorm:
+    """What queries and keys go through between the projection and attention: a norm a head and, with tables, rotary."""
+
+    norm_q_H: Tensor
+    norm_k_H: Tensor
+    cos_SA: Tensor | None
+    sin_SA: Tensor | None
+    eps: float
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """As the kernels take them."""
+        return self.norm_q_H, self.norm_k_H, self.cos_SA, self.sin_SA
+
+    def first(self, num_rows: int) -> QkNorm:
+        """For the first rows alone."""
+        if self.cos_SA is None or self.sin_SA is None:
+            return self
+        return replace(self, cos_SA=self.cos_SA[:num_rows], sin_SA=self.sin_SA[:num_rows])
+
+
+class AttendProjection(Protocol):
+    """:class:`Attend` from the projection on, for a backend whose operands are made of it in one pass."""
+
+    def __call__(self, qkv_S3NH: Tensor, norm: QkNorm, documents: Documents | None) -> Tensor:
+        """Returns [S, N, H]. What the projection holds afterwards is not said."""
+        ...
+
+
+def attend_projection(attend: Attend) -> AttendProjection | None:
+    """``None`` for a backend, or a wrapper of one, that takes queries, keys and values only."""
+    return getattr(attend, "of_projection", None)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exactness:
     """What an approximating backend computes exactly: forwards at the ends of a run, queries of condition rows."""
@@ -155,12 +191,35 @@ class Trimmed:
         return getattr(self.backend, "max_rows", None)
 
     def __call__(self, q_SNH: Tensor, k_SNH: Tensor, v_SNH: Tensor, documents: Documents | None) -> Tensor:
+        return self._trimmed(
+            lambda valid, inner: self.backend(q_SNH[:valid], k_SNH[:valid], v_SNH[:valid], inner), q_SNH, documents
+        )
+
+    @property
+    def of_projection(self) -> AttendProjection | None:
+        """``None`` where the backend has none."""
+        inner = attend_projection(self.backend)
+        return None if inner is None else partial(self._of_projection, inner)
+
+    def _of_projection(
+        self, attend: AttendProjection, qkv_S3NH: Tensor, norm: QkNorm, documents: Documents | None
+    ) -> Tensor:
+        return self._trimmed(
+            lambda valid, inner: attend(qkv_S3NH[:valid], norm.first(valid), inner), qkv_S3NH[:, 0], documents
+        )
+
+    @staticmethod
+    def _trimmed(
+        attend: Callable[[int, Documents | None], Tensor], like_SNH: Tensor, documents: Documents | None
+    ) -> Tensor:
+        """``attend`` on the valid rows, how many they are and their documents given; zeros after them."""
+        num_rows = like_SNH.shape[0]
         if documents is None:
-            return self.backend(q_SNH, k_SNH, v_SNH, None)
-        assert q_SNH.shape[0] == documents.num_rows, (tuple(q_SNH.shape), documents)
+            return attend(num_rows, None)
+        assert num_rows == documents.num_rows, (tuple(like_SNH.shape), documents)
         valid, inner = documents.num_valid, documents.trimmed()
-        if valid == documents.num_rows:
-            return self.backend(q_SNH, k_SNH, v_SNH, inner)
-        out_SNH = q_SNH.new_zeros(q_SNH.shape)
-        out_SNH[:valid] = self.backend(q_SNH[:valid], k_SNH[:valid], v_SNH[:valid], inner)
+        if valid == num_rows:
+            return attend(valid, inner)
+        out_SNH = like_SNH.new_zeros(like_SNH.shape)
+        out_SNH[:valid] = attend(valid, inner)
         return out_SNH

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from talkies.attention.base import Documents, Exactness
+from talkies.attention.base import Documents, Exactness, QkNorm
 from talkies.errors import InvalidRequest
 from talkies.kernels.fp8 import E4M3_MAX, MIN_SCALE
 from talkies.kernels.select import Ops
@@ -76,8 +76,7 @@ def quantize(q_SNH: Tensor, k_SNH: Tensor, v_SNH: Tensor, documents: Documents |
     Keys lose their mean over the document first: it adds one constant to all scores of a query, which softmax does
     not see, and channels with a common offset would spend the format's few bits on it.
     """
-    spans = [(0, q_SNH.shape[0])] if documents is None else list(documents)
-    document_S = None if len(spans) == 1 or documents is None else documents.index_on(q_SNH.device)
+    spans, document_S = _spans(q_SNH, documents)
     stats = ops.head_stats(q_SNH, k_SNH, v_SNH, spans)
     mean = stats.k_mean_BNH
     q_scale, k_scale, v_scale = (_scale(largest) for largest in stats[:3])
@@ -89,6 +88,24 @@ def quantize(q_SNH: Tensor, k_SNH: Tensor, v_SNH: Tensor, documents: Documents |
         k_scale,
         v_scale,
     )
+
+
+def quantize_projection(qkv_S3NH: Tensor, norm: QkNorm, documents: Documents | None, ops: Ops) -> Fp8Operands:
+    """As :func:`quantize`, for queries and keys that are not made yet. The projection is read twice and left as it is.
+
+    Keys and values have the same bits. Queries are scaled by what their norm allows, not by their largest magnitude.
+    """
+    spans, document_S = _spans(qkv_S3NH, documents)
+    scale_3BN, mean = ops.qkv_scales(qkv_S3NH, *norm.tensors, spans, eps=norm.eps)
+    operands = ops.norm_rope_quantize(qkv_S3NH, *norm.tensors, scale_3BN, mean, document_S, eps=norm.eps)
+    return Fp8Operands(*operands, *scale_3BN.unbind(0))
+
+
+def _spans(rows: Tensor, documents: Documents | None) -> tuple[list[tuple[int, int]], Tensor | None]:
+    """The rows of each document, and the document of each row (``None`` where there is one)."""
+    if documents is None:
+        return [(0, rows.shape[0])], None
+    return list(documents), documents.index_on(rows.device) if documents.num_documents > 1 else None
 
 
 def _scale(largest_BN: Tensor) -> Tensor:
@@ -107,18 +124,33 @@ class Flash3Fp8:
 
     def __call__(self, q_SNH: Tensor, k_SNH: Tensor, v_SNH: Tensor, documents: Documents | None) -> Tensor:
         """Returns [S, N, H] in bf16."""
-        longest = q_SNH.shape[0] if documents is None else documents.max_seqlen
+        self._check_rows(q_SNH.shape[0], documents)
+        exact = () if documents is None else documents.exact
+        if exact == ((0, q_SNH.shape[0]),):
+            return self._flash(q_SNH, k_SNH, v_SNH, documents)
+        out_SNH = self._of_operands(quantize(q_SNH, k_SNH, v_SNH, documents, self._ops), documents)
+        for (start, stop), (first, last) in _per_document(exact, documents):
+            out_SNH[start:stop] = self._flash.some_queries(q_SNH[start:stop], k_SNH[first:last], v_SNH[first:last])
+        return out_SNH
+
+    def of_projection(self, qkv_S3NH: Tensor, norm: QkNorm, documents: Documents | None) -> Tensor:
+        """Queries and keys are never written in bf16, unless some rows are exact. Returns [S, N, H] in bf16."""
+        if documents is not None and documents.exact:
+            return self(*self._ops.qk_norm_rope(qkv_S3NH, *norm.tensors, eps=norm.eps), documents)
+        self._check_rows(qkv_S3NH.shape[0], documents)
+        return self._of_operands(quantize_projection(qkv_S3NH, norm, documents, self._ops), documents)
+
+    def _check_rows(self, num_rows: int, documents: Documents | None) -> None:
+        longest = num_rows if documents is None else documents.max_seqlen
         if longest > self.max_rows:
             raise InvalidRequest(
                 f"attention over {longest} rows in fp8 is untested: its error is known up to {self.max_rows}",
                 hint="serve with --attention fa3, or ask for a shorter or smaller clip",
                 param="attention",
             )
-        exact = () if documents is None else documents.exact
-        if exact == ((0, q_SNH.shape[0]),):
-            return self._flash(q_SNH, k_SNH, v_SNH, documents)
-        x = quantize(q_SNH, k_SNH, v_SNH, documents, self._ops)
-        out_SNH = self._flash(
+
+    def _of_operands(self, x: Fp8Operands, documents: Documents | None) -> Tensor:
+        return self._flash(
             x.q_SNH,
             x.k_SNH,
             x.v_SNH,
@@ -127,9 +159,6 @@ class Flash3Fp8:
             k_descale=x.k_descale_BN,
             v_descale=x.v_descale_BN,
         )
-        for (start, stop), (first, last) in _per_document(exact, documents):
-            out_SNH[start:stop] = self._flash.some_queries(q_SNH[start:stop], k_SNH[first:last], v_SNH[first:last])
-        return out_SNH
 
 
 def _per_document(

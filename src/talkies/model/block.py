@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from talkies.attention.base import Attend, Documents, merged
+from talkies.attention.base import Attend, Documents, QkNorm, attend_projection, merged
 from talkies.kernels.fp8 import Fp8Rows
 from talkies.kernels.runs import RowRuns
 from talkies.kernels.select import Ops
@@ -81,10 +81,8 @@ class Attention(nn.Module):
         if self.head_groups > 1:
             return self.to_out(self._in_groups(h_SD, cos_SA, sin_SA, documents, attend))
         qkv_S3NH = self.to_qkv(h_SD).view(h_SD.shape[0], 3, -1, self.norm_q.shape[0])
-        q, k, v = self.ops.qk_norm_rope(qkv_S3NH, self.norm_q, self.norm_k, cos_SA, sin_SA, eps=self.eps)
-        del qkv_S3NH
-        out_SNH = attend(q, k, v, documents)
-        del q, k, v  # the projection is the largest tensor of a block and not needed for the next product
+        out_SNH = self._attended(qkv_S3NH, cos_SA, sin_SA, documents, attend)
+        del qkv_S3NH  # the projection is the largest tensor of a block and not needed for the next product
         return self.to_out(out_SNH.flatten(1))
 
     def _in_groups(
@@ -108,9 +106,23 @@ class Attention(nn.Module):
                 outputs = slice(part * inner + start, part * inner + start + width)
                 self.to_qkv.part(h_SD, outputs, qkv[part])
             qkv_S3NH = qkv.view(3, num_rows, -1, head_dim).transpose(0, 1)
-            q, k, v = self.ops.qk_norm_rope(qkv_S3NH, self.norm_q, self.norm_k, cos_SA, sin_SA, eps=self.eps)
-            out[:, start : start + width] = attend(q, k, v, documents).flatten(1)
+            out[:, start : start + width] = self._attended(qkv_S3NH, cos_SA, sin_SA, documents, attend).flatten(1)
         return out
+
+    def _attended(
+        self,
+        qkv_S3NH: Tensor,
+        cos_SA: Tensor | None,
+        sin_SA: Tensor | None,
+        documents: Documents | None,
+        attend: Attend,
+    ) -> Tensor:
+        """Returns [S, N, H]. The projection's memory is used up."""
+        norm = QkNorm(self.norm_q, self.norm_k, cos_SA, sin_SA, self.eps)
+        of_projection = attend_projection(attend)
+        if of_projection is not None:
+            return of_projection(qkv_S3NH, norm, documents)
+        return attend(*self.ops.qk_norm_rope(qkv_S3NH, *norm.tensors, eps=norm.eps), documents)
 
 
 class FeedForward(nn.Module):
