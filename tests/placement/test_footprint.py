@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from talkies.attention import registry
+from talkies.attention.flash3 import Flash3, Flash3Fp8
 from talkies.benchmarks import forward as fw
 from talkies.benchmarks.random_dit import RandomDiT
 from talkies.kernels.select import REFERENCE
@@ -141,37 +142,60 @@ WIDE = DiTConfig(
 SHAPE = fw.Shape(text=9, audio_latents=20, frames=12, height=24, width=28)
 
 
-@pytest.mark.parametrize("fp8", [False, True])
-@pytest.mark.parametrize(
+each_chunking = pytest.mark.parametrize(
     "chunking",
     [Chunking(), Chunking(mlp_rows=256), Chunking(mlp_rows=256, head_groups=2), Chunking(mlp_rows=128, head_groups=4)],
 )
-def test_activations_are_what_the_code_allocates(chunking, fp8):
-    """Within 8 %: what the plan promises."""
-    source = RandomDiT(WIDE, CPU, torch.float32)
-    inputs = fw.make_inputs(source, [SHAPE], CPU, torch.float32)
-    quantize = FP8 if fp8 else QuantizeConfig()
 
-    def attend(q, k, v, documents):  # a kernel: an output and its log-sum-exp
+
+class Kernel:
+    """What an attention kernel allocates: an output and its log-sum-exp."""
+
+    def __call__(self, q, k, v, documents):
+        return self.flash_attn_func(q[None], k[None], v[None])[0]
+
+    def flash_attn_func(self, q, k, v, **descale):
         out = torch.empty(q.shape)
-        torch.empty(q.shape[:2])
+        torch.empty(q.shape[:3])
         return out.zero_()
 
-    seen_outside = []
+    flash_attn_varlen_func = None
+
+
+def _allocated(chunking, quantize, attend_of, exact=None):
+    """The highest point of a forward and its rows; ``attend_of`` makes the backend of the ops."""
+    source = RandomDiT(WIDE, CPU, torch.float32)
+    inputs = fw.make_inputs(source, [SHAPE], CPU, torch.float32)
     with meter() as seen:
         ops = fused_ops(seen)
         place = placer(quantize, WIDE, ops, CPU)
-        dit = build_dit(source, attend=attend, ops=ops, adaln=False, place=place)
+        dit = build_dit(source, attend=attend_of(ops), ops=ops, adaln=False, place=place)
         dit.use_chunking(chunking)
         step = fw.Step(dit, inputs)
         with torch.inference_mode():
             x = step.embed()
             seen.peak = seen.live
-            seen_outside.append(seen.live - x.nbytes)
-            x = dit.run_blocks(x, step.view, inputs.modulation)
-            measured = seen.peak - seen_outside[0]
-    predicted = fp.forward_bytes(Sizes(dit=WIDE, block_bytes=4), inputs.layout.num_rows, chunking, fp8=fp8)
+            outside = seen.live - x.nbytes
+            dit.run_blocks(x, step.view if exact is None else step.view.with_exact([exact]), inputs.modulation)
+    return seen.peak - outside, inputs.layout.num_rows
+
+
+@pytest.mark.parametrize("fp8", [False, True])
+@each_chunking
+def test_activations_are_what_the_code_allocates(chunking, fp8):
+    """Within 8 %: what the plan promises."""
+    measured, rows = _allocated(chunking, FP8 if fp8 else QuantizeConfig(), lambda ops: Kernel())
+    predicted = fp.forward_bytes(Sizes(dit=WIDE, block_bytes=4), rows, chunking, fp8=fp8)
     assert predicted == pytest.approx(measured, rel=0.08)
+
+
+@each_chunking
+@pytest.mark.parametrize("exact", [None, (0, 40)], ids=["none exact", "some exact"])
+def test_activations_of_e4m3_attention_are_what_the_code_allocates(chunking, exact):
+    """By both of its paths: from the projection, and around rows that are exact."""
+    measured, rows = _allocated(chunking, FP8, lambda ops: Flash3Fp8(Flash3(Kernel()), ops), exact)
+    sizes = Sizes(dit=WIDE, block_bytes=4)
+    assert fp.forward_bytes(sizes, rows, chunking, fp8=True, fp8_attention=True) == pytest.approx(measured, rel=0.08)
 
 
 def test_decode_tiles_of_a_full_canvas_by_hand():

@@ -12,7 +12,7 @@ from talkies.kernels.fp8 import E4M3
 from talkies.placement import measure
 from talkies.placement.hardware import H200
 from talkies.placement.measure import Run
-from talkies.placement.timing import elementwise_bytes
+from talkies.placement.timing import operand_bytes
 from tests.attention.fake_flash3 import FakeFlash3
 from tests.model.tiny import CONFIG
 
@@ -77,13 +77,13 @@ ATTENTION = 4 * 33**2 * CONFIG.inner_dim
 
 def test_an_approximating_backend_is_measured_both_ways(monkeypatch, block):
     monkeypatch.setattr(measure, "_has_fp8_products", lambda device: True)
-    around = 33 * 15 * CONFIG.inner_dim
-    assert around == elementwise_bytes(CONFIG, 33, fp8_attention=True) - elementwise_bytes(CONFIG, 33)
+    around = 33 * 13 * CONFIG.inner_dim
+    assert around == operand_bytes(CONFIG, 33, fp8_attention=True)
     bf16, fp8 = measure.block_rates(CPU, "fa3-fp8", elementwise_bytes_per_s=around / 0.5)
     assert bf16.products == pytest.approx(PRODUCTS / 4)
     assert bf16.attention == pytest.approx(ATTENTION / 8)
     assert fp8.products == pytest.approx(PRODUCTS)
-    # Half a second of the three is quantising, which timing.py counts by the byte.
+    # Half a second of the three makes operands, which timing.py counts by the byte.
     assert fp8.attention == pytest.approx(ATTENTION / 2.5)
     assert {dtype for _, dtype, _, _ in block.calls} == {torch.bfloat16, E4M3}
 

@@ -72,6 +72,9 @@ def test_what_chunks_cost_is_planned(chunking, precision):
 
 # dit_forward-nvidia-h200.json (commit 688f0ac): ``<precision>_block_<kernel>_ms``, summed.
 BLOCKS = {"bf16": (62.1617, 148.389, 3.53), "fp8": (30.0759, 113.05, 5.41)}
+# The kernels that made the operands of e4m3 attention then moved 23 bytes a channel: qk_norm_rope 8, head_stats 6,
+# quantize_heads 9. Those of now move 13.
+THEN = 23 - 13
 
 
 @pytest.mark.parametrize("precision", range(2))
@@ -82,6 +85,6 @@ def test_a_block_takes_its_time_where_it_was_measured(precision):
     d, i, f = config.hidden_size, config.inner_dim, config.ffn_dim
     products = 2 * 58_758 * (4 * i * d + 3 * f * d) / (H200.fp8_flops if fp8 else H200.matmul_flops)
     attention = 4 * 58_758**2 * i / (H200.fp8_attention_flops if fp8 else H200.attention_flops)
-    moved = timing.elementwise_bytes(config, 58_758, fp8=fp8, fp8_attention=fp8)
+    moved = timing.elementwise_bytes(config, 58_758, fp8=fp8, fp8_attention=fp8) + fp8 * THEN * i * 58_758
     between = moved / H200.elementwise_bytes_per_s
     assert [1e3 * s for s in (products, attention, between)] == pytest.approx(BLOCKS[name], rel=0.02)

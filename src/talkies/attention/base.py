@@ -14,6 +14,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from talkies.kernels.select import Ops
+
 
 @dataclass(frozen=True)
 class Documents:
@@ -142,6 +144,18 @@ class AttendProjection(Protocol):
 def attend_projection(attend: Attend) -> AttendProjection | None:
     """``None`` for a backend, or a wrapper of one, that takes queries, keys and values only."""
     return getattr(attend, "of_projection", None)
+
+
+def attended(qkv_S3NH: Tensor, norm: QkNorm, documents: Documents | None, attend: Attend, ops: Ops) -> Tensor:
+    """From the projection through attention, whichever way ``attend`` goes; the projection is used up.
+
+    Returns [S, N, H].
+    """
+    of_projection = attend_projection(attend)
+    if of_projection is not None:
+        return of_projection(qkv_S3NH, norm, documents)
+    q, k, v = ops.qk_norm_rope(qkv_S3NH, *norm.tensors, eps=norm.eps)
+    return attend(q, k, v, documents)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

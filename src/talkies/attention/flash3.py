@@ -136,7 +136,8 @@ class Flash3Fp8:
     def of_projection(self, qkv_S3NH: Tensor, norm: QkNorm, documents: Documents | None) -> Tensor:
         """Queries and keys are never written in bf16, unless some rows are exact. Returns [S, N, H] in bf16."""
         if documents is not None and documents.exact:
-            return self(*self._ops.qk_norm_rope(qkv_S3NH, *norm.tensors, eps=norm.eps), documents)
+            q, k, v = self._ops.qk_norm_rope(qkv_S3NH, *norm.tensors, eps=norm.eps)
+            return self(q, k, v, documents)
         self._check_rows(qkv_S3NH.shape[0], documents)
         return self._of_operands(quantize_projection(qkv_S3NH, norm, documents, self._ops), documents)
 

@@ -95,6 +95,14 @@ def _head_ops(config: DiTConfig, num_rows: int, randn: Callable[..., Tensor], op
     scales = torch.full((1, heads), 0.01, device=qkv.device)
     offset = torch.zeros(1, heads, head_dim, device=qkv.device)
     yield "quantize_heads (keys)", one * (wide + narrow), lambda: ops.quantize_heads(k, scales, offset, None)
+    tables = (*norms, cos, sin)
+    yield "qkv_scales", 2 * one * wide, lambda: ops.qkv_scales(qkv, *tables, spans, eps=1e-5)
+    scale_3BN = scales.expand(3, 1, heads).contiguous()
+
+    def operands() -> object:
+        return ops.norm_rope_quantize(qkv, *tables, scale_3BN, offset, None, eps=1e-5)
+
+    yield "norm_rope_quantize", 3 * one * (wide + narrow), operands
 
 
 def time_ops(

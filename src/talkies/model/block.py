@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from talkies.attention.base import Attend, Documents, QkNorm, attend_projection, merged
+from talkies.attention.base import Attend, Documents, QkNorm, attended, merged
 from talkies.kernels.fp8 import Fp8Rows
 from talkies.kernels.runs import RowRuns
 from talkies.kernels.select import Ops
@@ -78,21 +78,15 @@ class Attention(nn.Module):
         attend: Attend,
     ) -> Tensor:
         """[S, D] normed rows -> a new [S, D]. Without ``cos_SA`` there is no rotary (text refiner)."""
+        norm = QkNorm(self.norm_q, self.norm_k, cos_SA, sin_SA, self.eps)
         if self.head_groups > 1:
-            return self.to_out(self._in_groups(h_SD, cos_SA, sin_SA, documents, attend))
+            return self.to_out(self._in_groups(h_SD, norm, documents, attend))
         qkv_S3NH = self.to_qkv(h_SD).view(h_SD.shape[0], 3, -1, self.norm_q.shape[0])
-        out_SNH = self._attended(qkv_S3NH, cos_SA, sin_SA, documents, attend)
+        out_SNH = attended(qkv_S3NH, norm, documents, attend, self.ops)
         del qkv_S3NH  # the projection is the largest tensor of a block and not needed for the next product
         return self.to_out(out_SNH.flatten(1))
 
-    def _in_groups(
-        self,
-        h_SD: Tensor | Fp8Rows,
-        cos_SA: Tensor | None,
-        sin_SA: Tensor | None,
-        documents: Documents | None,
-        attend: Attend,
-    ) -> Tensor:
+    def _in_groups(self, h_SD: Tensor | Fp8Rows, norm: QkNorm, documents: Documents | None, attend: Attend) -> Tensor:
         """Some heads at a time: queries, keys and values of one group are alive at once. Returns [S, N * H]."""
         num_rows, head_dim = h_SD.shape[0], self.norm_q.shape[0]
         inner = self.to_qkv.weight.shape[0] // 3
@@ -106,23 +100,8 @@ class Attention(nn.Module):
                 outputs = slice(part * inner + start, part * inner + start + width)
                 self.to_qkv.part(h_SD, outputs, qkv[part])
             qkv_S3NH = qkv.view(3, num_rows, -1, head_dim).transpose(0, 1)
-            out[:, start : start + width] = self._attended(qkv_S3NH, cos_SA, sin_SA, documents, attend).flatten(1)
+            out[:, start : start + width] = attended(qkv_S3NH, norm, documents, attend, self.ops).flatten(1)
         return out
-
-    def _attended(
-        self,
-        qkv_S3NH: Tensor,
-        cos_SA: Tensor | None,
-        sin_SA: Tensor | None,
-        documents: Documents | None,
-        attend: Attend,
-    ) -> Tensor:
-        """Returns [S, N, H]. The projection's memory is used up."""
-        norm = QkNorm(self.norm_q, self.norm_k, cos_SA, sin_SA, self.eps)
-        of_projection = attend_projection(attend)
-        if of_projection is not None:
-            return of_projection(qkv_S3NH, norm, documents)
-        return attend(*self.ops.qk_norm_rope(qkv_S3NH, *norm.tensors, eps=norm.eps), documents)
 
 
 class FeedForward(nn.Module):

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from talkies.attention import registry
-from talkies.attention.base import Documents
+from talkies.attention.base import Documents, QkNorm, attended
 from talkies.kernels import select
 from talkies.kernels.fp8 import E4M3, Fp8Rows
 from talkies.kernels.fp8_linear.scaled_mm import fp8_linear
@@ -26,7 +26,7 @@ from talkies.placement import hardware
 from talkies.placement.hardware import Hardware
 from talkies.placement.host import is_unified
 from talkies.placement.ram import free_ram_bytes
-from talkies.placement.timing import elementwise_bytes
+from talkies.placement.timing import operand_bytes
 
 log = logging.getLogger(__name__)
 COPY_BYTES = 256 << 20
@@ -125,7 +125,7 @@ class Run:
 
 def block_rates(device: torch.device, attention: str, elementwise_bytes_per_s: float) -> tuple[Rates, Fp8Rates | None]:
     """Of a block in bf16; and in e4m3 where the device multiplies it, with the approximating form of ``attention`` if
-    it has one. What that one does around its kernel is left out: ``timing.py`` counts it as bytes."""
+    it has one. What makes the operands of that one is left out: ``timing.py`` counts it as bytes."""
     exact, approximate = _attention_runs(device, attention)
     found = _held([*_products(device, fp8=False), exact], device, HOLD_S)
     bf16 = Rates(_rate(found, "products"), _rate(found, "attention"))
@@ -135,7 +135,7 @@ def block_rates(device: torch.device, attention: str, elementwise_bytes_per_s: f
     if approximate is None:
         return bf16, Fp8Rates(_rate(found, "products"), None)
     amount, seconds, runs = found["attention"]
-    around = elementwise_bytes(RELEASED, ROWS, fp8_attention=True) - elementwise_bytes(RELEASED, ROWS)
+    around = operand_bytes(RELEASED, ROWS, fp8_attention=True)
     kernel_s = seconds - runs * around / elementwise_bytes_per_s
     # Should the bytes be far off on some card, a plan is late rather than absurd.
     return bf16, Fp8Rates(_rate(found, "products"), amount / max(kernel_s, seconds / 2))
@@ -186,16 +186,22 @@ def _fp8_product(x_SK: torch.Tensor, weight_NK: torch.Tensor) -> Callable[[], ob
 
 
 def _attention_runs(device: torch.device, name: str) -> tuple[Run, Run | None]:
-    """The backend as exact as it can be told to be, and as it approximates (``None`` for one that does not)."""
-    attend = registry.create(name, select.create(select.automatic(device)))
+    """The backend as exact as it can be told to be, and, from the projection on, as it approximates (``None`` for one
+    that does not)."""
+    ops = select.create(select.automatic(device))
+    attend = registry.create(name, ops)
     heads, head_dim = RELEASED.num_attention_heads, RELEASED.attention_head_dim
-    q_SNH, k_SNH, v_SNH = torch.randn(3, ROWS, heads, head_dim, device=device, dtype=torch.bfloat16).unbind(0)
+    qkv_S3NH = torch.randn(3, ROWS, heads, head_dim, device=device, dtype=torch.bfloat16).transpose(0, 1)
+    q_SNH, k_SNH, v_SNH = qkv_S3NH.unbind(1)
     flops = 4 * ROWS**2 * heads * head_dim
     exact = Documents.of_lengths([ROWS]).with_exact([(0, ROWS)]) if attend.exactness is not None else None
     plain = Run("attention", flops, lambda: attend(q_SNH, k_SNH, v_SNH, exact))
     if attend.exactness is None:
         return plain, None
-    return plain, Run("attention", flops, lambda: attend(q_SNH, k_SNH, v_SNH, None))
+    weight_H = torch.ones(head_dim, device=device, dtype=torch.bfloat16)
+    cos_SA = torch.ones(ROWS, RELEASED.num_angles, device=device, dtype=torch.bfloat16)
+    norm = QkNorm(weight_H, weight_H, cos_SA, torch.zeros_like(cos_SA), RELEASED.qk_norm_eps)
+    return plain, Run("attention", flops, lambda: attended(qkv_S3NH, norm, None, attend, ops))
 
 
 # Amount, seconds and number of runs of each kind.

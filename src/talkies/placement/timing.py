@@ -35,14 +35,19 @@ def block_seconds(
 def elementwise_bytes(config: DiTConfig, rows: int, *, fp8: bool = False, fp8_attention: bool = False) -> int:
     """What the kernels between a block's products read and write."""
     d, i, f = config.hidden_size, config.inner_dim, config.ffn_dim
-    # rms_modulate 2D, q and k 4I, gate_residual_norm 4D, swiglu 3F, gate_residual 3D: two bytes each. With fp8 some of
-    # it is written in one byte, which an H200 does no faster (norms 1.23 for 1.22 ms, swiglu 1.17 for 1.24).
-    row = 2 * (9 * d + 4 * i + 3 * f)
+    # rms_modulate 2D, gate_residual_norm 4D, swiglu 3F, gate_residual 3D: two bytes each. With fp8 some of it is
+    # written in one byte, which an H200 does no faster (norms 1.23 for 1.22 ms, swiglu 1.17 for 1.24).
+    row = 2 * (9 * d + 3 * f)
     if fp8:
         row += 3 * i  # quantize_rows of attention's output; norms and swiglu quantise what they write
-    if fp8_attention:
-        row += 6 * i + 9 * i  # head_stats reads q, k, v; quantize_heads reads them and writes e4m3
-    return rows * row
+    return rows * row + operand_bytes(config, rows, fp8_attention=fp8_attention)
+
+
+def operand_bytes(config: DiTConfig, rows: int, *, fp8_attention: bool) -> int:
+    """What is read and written between the projection and the attention kernel."""
+    # qk_norm_rope reads and writes q and k. In e4m3 qkv_scales reads k and v, norm_rope_quantize reads q, k, v and
+    # writes them in one byte.
+    return rows * config.inner_dim * (4 + 6 + 3 if fp8_attention else 8)
 
 
 def pass_seconds(compute_s: Sequence[float], transfer_s: Sequence[float], slots: int) -> float:
