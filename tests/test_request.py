@@ -24,6 +24,8 @@ SOUND = Condition(kind="audio", uri="a.wav")
     [
         ({"prompt": ""}, "prompt"),
         ({"prompt": " \n\t"}, "prompt"),
+        ({"prompt": "\0"}, "prompt"),
+        ({"prompt": "\u200b \ufeff\u202e"}, "prompt"),  # zero-width, and not what str.strip takes for blank
         ({"prompt": 3}, "prompt"),
         ({"prompt": "\ud800"}, "prompt"),
         ({"seed": 2**63}, "seed"),
@@ -70,6 +72,19 @@ def test_refusals_name_the_field(changes, param):
     with pytest.raises(InvalidRequest) as caught:
         VideoRequest(**{"prompt": "a red ball bounces", **changes})
     assert caught.value.param == param
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("prompt", ["\u200ba ball", "球", "\U0001f534", "\u200fכדור", "?"])
+def test_anything_that_can_be_seen_is_a_prompt(prompt):
+    assert VideoRequest(prompt=prompt).prompt == prompt
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0, 1e9, float("nan"), "4"])
+def test_a_number_outside_is_told_the_way_out(seconds):
+    with pytest.raises(InvalidRequest, match=r"\(0, 86400\]") as caught:
+        Target(seconds=seconds)
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -195,7 +210,7 @@ def test_errors_survive_pickling():
 
 
 @given(
-    st.text(min_size=1, alphabet=st.characters(exclude_categories=("Cs",))).filter(str.strip),
+    st.text(alphabet=st.characters(exclude_categories=("Cs",))).map(lambda text: f"{text}a"),
     st.integers(-(2**63), 2**63 - 1),
     st.sampled_from([(), (FIRST,), (FIRST, LAST), (IMAGE, SOUND)]),
     st.sampled_from([None, 2, 20, 200]),

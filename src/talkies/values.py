@@ -17,8 +17,13 @@ MAX_PROMPT_BYTES = 1 << 20
 
 def check_prompt(prompt: Any) -> None:
     if not isinstance(prompt, str):
-        raise InvalidRequest(f"prompt must be text, got {type(prompt).__name__}", param="prompt")
-    if not prompt.strip():
+        raise InvalidRequest(
+            f"prompt must be text, got {type(prompt).__name__}", hint="describe the clip in words", param="prompt"
+        )
+    if any("\ud800" <= ch <= "\udfff" for ch in prompt):
+        raise InvalidRequest("prompt holds lone surrogates, which are not text", hint="send UTF-8", param="prompt")
+    # Zero-width characters, marks of direction and NUL show nothing either, and str.strip leaves them.
+    if not any(ch.isprintable() and not ch.isspace() for ch in prompt):
         raise InvalidRequest("prompt is empty or blank", hint="describe the clip in words", param="prompt")
     if len(prompt) > MAX_PROMPT_BYTES:
         raise InvalidRequest(
@@ -26,15 +31,15 @@ def check_prompt(prompt: Any) -> None:
             hint="shorten it",
             param="prompt",
         )
-    if any("\ud800" <= ch <= "\udfff" for ch in prompt):
-        raise InvalidRequest("prompt holds lone surrogates, which are not text", hint="send UTF-8", param="prompt")
 
 
 def check_ladder(sigmas: Any) -> tuple[float, ...]:
     try:
         ladder = tuple(float(s) for s in sigmas)
     except (TypeError, ValueError, OverflowError):
-        raise InvalidRequest("sigmas must be a list of numbers", param="sigmas") from None
+        raise InvalidRequest(
+            "sigmas must be a list of numbers", hint="for example 1.0, 0.7, 0.4, 0.15, 0.0", param="sigmas"
+        ) from None
     if not MIN_SIGMAS <= len(ladder) <= MAX_SIGMAS:
         raise InvalidRequest(
             f"sigmas has {len(ladder)} points, outside {MIN_SIGMAS}..{MAX_SIGMAS}",
@@ -80,8 +85,8 @@ def check_integer(name: str, value: Any, low: int, high: int) -> None:
 
 
 def check_number(name: str, value: Any, low: float, high: float, *, exclusive_min: bool = False) -> None:
+    bounds = f"{'(' if exclusive_min else '['}{low:g}, {high:g}]"
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise InvalidRequest(f"{name}={value!r} is not a finite number", param=name)
+        raise InvalidRequest(f"{name}={value!r} is not a finite number", hint=f"a number in {bounds}", param=name)
     if value < low or value > high or (exclusive_min and value == low):
-        bracket = "(" if exclusive_min else "["
-        raise InvalidRequest(f"{name}={value:g} is outside {bracket}{low:g}, {high:g}]", param=name)
+        raise InvalidRequest(f"{name}={value:g} is outside {bounds}", hint="choose a value inside", param=name)

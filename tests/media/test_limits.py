@@ -1,3 +1,5 @@
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -15,7 +17,7 @@ def picture(width: int, height: int, kind: str = "PNG") -> bytes:
     return corpus.saved(Image.new("RGB", (width, height), corpus.RED), kind)
 
 
-def film(seconds: float, *, fps: int = 24, size: tuple[int, int] = (320, 256), **more) -> bytes:
+def film(seconds: float, *, fps: int | Fraction = 24, size: tuple[int, int] = (320, 256), **more) -> bytes:
     return corpus.video([0] * round(seconds * fps), fps=fps, size=size, options={"preset": "ultrafast"}, **more)
 
 
@@ -77,6 +79,16 @@ def test_rounding_of_containers_is_forgiven():
     check_audio(voice(1.995), RELEASED, name="audio")
     with pytest.raises(MediaError, match=r"got 15\.02"):
         check_audio(voice(15.02), RELEASED, name="audio")
+
+
+@pytest.mark.parametrize("rate", [24, 30])
+def test_fifteen_seconds_of_broadcast_video_pass(rate):
+    """Rates of n / 1.001: editors keep every frame that begins before the cut, and the last one ends after it."""
+    fps = Fraction(rate * 1000, 1001)
+    info = check_video(film(15, fps=fps), RELEASED, name="video", totals=Totals(limits=RELEASED))
+    assert info.video.duration_s == pytest.approx(15.015, abs=1e-3)
+    with pytest.raises(MediaError, match=r"\[2, 15\] seconds, got 15\.[01]"):
+        check_video(film(15 + 3 / rate, fps=fps), RELEASED, name="video")
 
 
 def test_a_start_time_must_leave_enough():

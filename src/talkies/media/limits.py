@@ -136,7 +136,9 @@ def check_video(
             param=name,
         )
     _check_start(video.duration_s, start_time_s, limits, name)
-    _check_seconds(video.duration_s - start_time_s, limits, name, longer_is_cut=start_time_s > 0)
+    # Cut to 15 s, 29.97 fps keep 450 frames, of which the last one ends at 15.015 s: what is over is not read.
+    frame_s = 1 / video.fps if video.fps else 0.0
+    _check_seconds(video.duration_s - start_time_s, limits, name, longer_is_cut=start_time_s > 0, tail_s=frame_s)
     if totals is not None:
         totals.add("video", video.duration_s - start_time_s, name)
     return info
@@ -207,8 +209,10 @@ def _check_start(duration_s: float, start_s: float, limits: MediaLimits, name: s
         )
 
 
-def _check_seconds(seconds: float, limits: MediaLimits, name: str, *, longer_is_cut: bool = False) -> None:
-    low, high = limits.min_seconds - limits.slack_s, limits.max_seconds + limits.slack_s
+def _check_seconds(
+    seconds: float, limits: MediaLimits, name: str, *, longer_is_cut: bool = False, tail_s: float = 0.0
+) -> None:
+    low, high = limits.min_seconds - limits.slack_s, limits.max_seconds + max(limits.slack_s, tail_s)
     if seconds < low or (seconds > high and not longer_is_cut):
         raise MediaError(
             f"{name}: duration must be in [{limits.min_seconds:g}, {limits.max_seconds:g}] seconds, got {seconds:.2f}",
