@@ -30,16 +30,17 @@ class FakeLink:
     made: list = []  # noqa: RUF012
     behave = staticmethod(lambda link, command: None)
     stillborn = False
+    start = staticmethod(lambda link: link.say(Hello(INFO), Ready(COST)))
 
     def __init__(self, options):
         self.ours, self.theirs = Pipe()
         self.pid, self.age_s, self.received, self._alive = 4711, 1.0, [], True
         FakeLink.made.append(self)
-        self.theirs.send(Hello(INFO))
         if FakeLink.stillborn:
+            self.say(Hello(INFO))
             self.die()
         else:
-            self.theirs.send(Ready(COST))
+            FakeLink.start(self)
 
     def say(self, *messages):
         for message in messages:
@@ -432,6 +433,60 @@ def test_a_slow_worker_that_gives_signs_of_life_is_let_be(run, tmp_path):
     time.sleep(0.5)  # idle: nothing to say, nothing to fear
     assert len(FakeLink.made) == 1
     assert executor.metrics()["worker_hangs_total"] == 0
+
+
+def test_a_start_that_hangs_is_given_up_with_the_stage_it_stood_in(run, monkeypatch):
+    def stuck(link):
+        link.say(Hello(INFO), Loading("weights of fl2va"), Loading("text encoder"))
+
+    monkeypatch.setattr(FakeLink, "start", staticmethod(stuck))
+    executor = run(start_timeout_s=0.3)
+    until(lambda: executor.state == "dead")
+    with pytest.raises(NotReady, match=r"no sign of life for \d+ s and was killed while it loaded: text encoder"):
+        executor.submit(job("late", Path()))
+    assert [link.alive() for link in FakeLink.made] == [False]
+
+
+def test_a_worker_that_hangs_in_a_later_start_is_replaced_and_the_queue_waits(run, tmp_path, monkeypatch):
+    def start(link):
+        link.say(Hello(INFO), Loading("warm-up"))
+        if len(FakeLink.made) != 2:
+            link.say(Ready(COST))
+
+    def behave(link, command):
+        if link is FakeLink.made[0]:
+            link.die()
+        elif len(FakeLink.made) == 3:
+            obedient(link, command)
+
+    monkeypatch.setattr(FakeLink, "start", staticmethod(start))
+    executor = run(behave, start_timeout_s=0.3)
+    executor.submit(job("a", tmp_path))
+    assert executor.wait("a")[0].kind == "finished"
+    assert len(FakeLink.made) == 3
+    assert executor.metrics()["worker_hangs_total"] == 1
+
+
+def test_a_hub_may_take_as_long_as_it_needs_to_send_a_model(monkeypatch):
+    """A worker says what it is when it has the files, which may take hours; that is no silence of a loading one."""
+    monkeypatch.setattr(module, "Link", FakeLink)
+    monkeypatch.setattr(module, "INFO_TIMEOUT_S", 0.1, raising=False)
+    monkeypatch.setattr(FakeLink, "made", [])
+    monkeypatch.setattr(FakeLink, "start", staticmethod(lambda link: None))
+    executor = Executor(None, start_timeout_s=0.1)
+    threading.Timer(0.6, lambda: FakeLink.made[0].say(Hello(INFO), Ready(COST))).start()
+    assert executor.info == INFO
+    executor.close(timeout_s=1.0)
+
+
+def test_a_close_ends_the_wait_for_a_model(monkeypatch):
+    monkeypatch.setattr(module, "Link", FakeLink)
+    monkeypatch.setattr(FakeLink, "made", [])
+    monkeypatch.setattr(FakeLink, "start", staticmethod(lambda link: None))
+    executor = Executor(None)
+    threading.Timer(0.2, executor.close).start()
+    with pytest.raises(NotReady, match="did not say what it serves"):
+        _ = executor.info
 
 
 def test_closing_before_the_start_is_quiet():

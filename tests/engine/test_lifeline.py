@@ -14,13 +14,25 @@ def test_a_busy_and_silent_worker_is_hung_after_the_timeout():
     assert look(watch, 101.0, 2.0) == 101.0
 
 
-def test_an_idle_or_loading_worker_may_be_silent_for_ever():
+def test_an_idle_worker_or_one_that_fetches_its_model_may_be_silent_for_ever():
     watch = Watch(1.0, 0.0)
     assert watch.left_s(1e6) is None
     assert look(watch, 1e6, 1e6) is None
     watch.heard(1e6, busy=True)
     watch.heard(1e6, busy=False)
     assert look(watch, 2e6, 1e6) is None
+
+
+def test_a_loading_worker_has_a_patience_of_its_own():
+    watch = Watch(10.0, 0.0, start_timeout_s=600.0)
+    watch.loads(50.0, True)
+    watch.heard(100.0)  # the next component
+    assert look(watch, 699.0, 699.0) is None
+    assert look(watch, 701.0, 2.0) == 601.0
+    watch.loads(702.0, False)
+    assert look(watch, 1e6, 1e6) is None
+    watch.heard(1e6, busy=True)
+    assert watch.patience_s == 10.0
 
 
 def test_any_word_is_a_sign_of_life():

@@ -69,14 +69,15 @@ def test_a_peers_switch_turns_cuda_graphs_off(started: dict[str, Any], flags: st
 def test_a_vllm_omni_launch_line_starts_the_same_service(started: dict[str, Any], tmp_path: Path) -> None:
     line = "serve weights/H3 --omni --port 0 --served-model-name MiniMax-H3 --task-type fl2va --max-num-seqs 4"
     line += " --step-execution --usp 1 --tensor-parallel-size=1 --diffusion-attention-backend TORCH_SDPA"
-    line += " --vram-budget 1.5GiB --hang-timeout-s 60"
+    line += " --vram-budget 1.5GiB --hang-timeout-s 60 --start-timeout-s 900"
     line += f" --api-key one --api-key two --data-dir {tmp_path}"
     result = run(app, line.split())
     assert result.exit_code == 0, result.output
     settings = started["settings"]
     assert started["engine"]["model"] == "weights/H3"
     engine = started["engine"]
-    assert (engine["vram_budget"], engine["ram_budget"], started["hang_timeout_s"]) == (3 << 29, None, 60.0)
+    assert (engine["vram_budget"], engine["ram_budget"]) == (3 << 29, None)
+    assert (started["hang_timeout_s"], started["start_timeout_s"]) == (60.0, 900.0)
     assert (started["engine"]["attention"], started["max_num_seqs"]) == ("TORCH_SDPA", 4)  # the registry's alias
     assert (settings.served_model_name, settings.api_keys) == ("MiniMax-H3", ("one", "two"))
     assert (started["engine"]["task_type"], settings.data_dir) == ("fl2va", tmp_path)

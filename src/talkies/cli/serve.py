@@ -159,6 +159,12 @@ def serve(
         min=1.0,
         help="A busy worker without a sign of life for so long, or 20 predicted steps if that is longer, is replaced.",
     ),
+    start_timeout_s: float = typer.Option(
+        3600.0,
+        envvar="TALKIES_START_TIMEOUT_S",
+        min=1.0,
+        help="A worker that loads, without a sign of life for so long, is given up.",
+    ),
     disable_log_stats: bool = typer.Option(False, "--disable-log-stats", help="No /metrics."),
     log_level: str = typer.Option("info", envvar="TALKIES_LOG_LEVEL", help="debug, info, warning or error."),
     log_json: bool = typer.Option(False, "--log-json", envvar="TALKIES_LOG_JSON", help="One JSON object per line."),
@@ -239,6 +245,7 @@ def serve(
         max_num_seqs=max_num_seqs,
         data_dir=settings.data_dir,
         hang_timeout_s=hang_timeout_s,
+        start_timeout_s=start_timeout_s,
     )
     _run(service, settings, listener, begun)
 

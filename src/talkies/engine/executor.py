@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from talkies.engine.cost import CostModel, predict
 from talkies.engine.ledger import Ledger
-from talkies.engine.lifeline import HANG_TIMEOUT_S, MAX_FAILED_STARTS, Starts, Watch
+from talkies.engine.lifeline import HANG_TIMEOUT_S, MAX_FAILED_STARTS, START_TIMEOUT_S, Starts, Watch
 from talkies.engine.link import Bell, Link
 from talkies.engine.memory import MemoryModel, check_fits
 from talkies.engine.messages import (
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from talkies.engine.config import EngineConfig
 
 log = logging.getLogger(__name__)
-INFO_TIMEOUT_S = 300.0  # a model hub may have to be asked
 
 
 class Executor:
@@ -58,11 +57,12 @@ class Executor:
         *,
         data_dir: Path | None = None,
         hang_timeout_s: float = HANG_TIMEOUT_S,
+        start_timeout_s: float = START_TIMEOUT_S,
         **options: Any,  # of WorkerOptions
     ) -> None:
         cache_dir = None if data_dir is None else data_dir / "cache"
         self._options = WorkerOptions(config=config, cache_dir=cache_dir, **options)
-        self._hang_timeout_s = hang_timeout_s
+        self._hang_timeout_s, self._start_timeout_s = hang_timeout_s, start_timeout_s
         self._lock = threading.RLock()
         self._ledger = Ledger()
         self._starts = Starts()
@@ -86,12 +86,13 @@ class Executor:
 
     @cached_property
     def info(self) -> ServiceInfo:
-        """The worker says it before it reads a weight; starts one if there is none.
+        """The worker says it before it reads a weight; starts one if there is none. Waits for as long as a model hub
+        needs to send the model.
 
         Raises ``ConfigError`` or ``CheckpointError`` for a model that cannot be served, ``NotReady`` otherwise.
         """
         self._begin()
-        self._info_known.wait(INFO_TIMEOUT_S)
+        self._info_known.wait()
         if self._info is not None:
             return self._info
         raise self._fatal or NotReady("the worker did not say what it serves", hint="see the log for its errors")
@@ -160,6 +161,7 @@ class Executor:
         self._bell.ring()
         if not began:
             self._state = "dead"
+            self._info_known.set()
             self._bell.close()
             return
         if threading.current_thread() is self._pump:
@@ -187,6 +189,7 @@ class Executor:
                 log.exception("executor")
                 time.sleep(0.1)
         self._state = "dead"
+        self._info_known.set()
         self._ledger.give_up(WorkerDied("the engine was closed", hint="it goes on after the next start"))
         self._bell.close()
 
@@ -237,7 +240,7 @@ class Executor:
     def _start_worker(self) -> None:
         self._ledger.renew_orders()
         self._at, self._hung, self._unable = (), None, None
-        self._watch = Watch(self._hang_timeout_s, time.monotonic())
+        self._watch = Watch(self._hang_timeout_s, time.monotonic(), start_timeout_s=self._start_timeout_s)
         try:
             self._link = Link(self._options)
         except (OSError, RuntimeError) as error:  # no memory, process or thread left for now
@@ -259,6 +262,7 @@ class Executor:
                 self._cost = cost
                 self._starts.proved()
             case Hello(info=info):
+                self._watch.loads(time.monotonic(), True)
                 self._info = info
                 self._info_known.set()
             case Loading(stage=stage):
@@ -269,6 +273,7 @@ class Executor:
             case Room(memory=memory):
                 self._memory = memory
             case Ready(cost=cost, memory=memory):
+                self._watch.loads(time.monotonic(), False)
                 self._cost, self._memory = self._cost or cost, memory
                 self._starts.worked()
                 self._state, self._served = "ready", True
@@ -282,9 +287,16 @@ class Executor:
         """It is alive and says nothing: its end is then seen as any other."""
         self._totals.hung()
         what = f"the worker gave no sign of life for {silent_s:.0f} s and was killed"
-        self._hung = WorkerHung(what, hint="if the machine is that slow, raise --hang-timeout-s")
-        log.error("%s while at %s", what, ", ".join(self._at) or "no job")
+        if self._state == "loading":
+            what = f"{what} while it loaded: {self._stage or 'nothing said yet'}"
+            self._hung = WorkerHung(what, hint="if the machine is that slow, raise --start-timeout-s")
+            log.error("%s", what)
+        else:
+            self._hung = WorkerHung(what, hint="if the machine is that slow, raise --hang-timeout-s")
+            log.error("%s while at %s", what, ", ".join(self._at) or "no job")
         link.kill()
+        if self._state == "loading" and not self._served:
+            self._die(self._hung)
 
     def _bury(self, link: Link) -> None:
         """The worker is gone: settle its jobs, and plan the next one."""

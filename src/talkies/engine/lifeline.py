@@ -7,6 +7,7 @@ is busy and gives no sign of life for far longer than what it said its unit woul
 from __future__ import annotations
 
 HANG_TIMEOUT_S = 300.0  # floor of the patience, for stages whose length nobody predicts
+START_TIMEOUT_S = 3600.0  # of silence while it loads: the largest component of a slow disk, read without a word
 HANG_FACTOR = 20.0  # times the predicted seconds of the unit in work
 PUMP_GAP_S = 5.0  # if we ourselves did not run for so long, the whole machine was away, not the worker
 MAX_FAILED_STARTS = 5  # in a row, before the service gives up
@@ -15,12 +16,13 @@ STABLE_AFTER_S = 60.0  # a worker that lived so long did not die of its start
 
 
 class Watch:
-    """Over one worker. Idle and loading ones are let be: they have nothing to say, until an idle one is given a job."""
+    """Over one worker. An idle one is let be: it has nothing to say until it is given a job. So is one that has not
+    said what it is: a model hub may have to send it everything."""
 
-    def __init__(self, timeout_s: float, now: float) -> None:
-        self._timeout_s = timeout_s
+    def __init__(self, timeout_s: float, now: float, *, start_timeout_s: float = START_TIMEOUT_S) -> None:
+        self._timeout_s, self._start_timeout_s = timeout_s, start_timeout_s
         self._expected_s = 0.0
-        self._busy = False
+        self._busy = self._loading = False
         self._heard_at = self._checked_at = now
 
     def heard(self, now: float, *, busy: bool | None = None, expected_s: float | None = None) -> None:
@@ -29,6 +31,10 @@ class Watch:
         self._busy = self._busy if busy is None else busy
         self._expected_s = self._expected_s if expected_s is None else expected_s
 
+    def loads(self, now: float, loading: bool) -> None:
+        """It begins to read weights, or it is ready."""
+        self._heard_at, self._loading = now, loading
+
     def asked(self, now: float) -> None:
         """It was given what it must answer. One that is busy is being waited for already."""
         if not self._busy:
@@ -36,11 +42,13 @@ class Watch:
 
     @property
     def patience_s(self) -> float:
+        if self._loading:
+            return self._start_timeout_s
         return max(self._timeout_s, HANG_FACTOR * self._expected_s)
 
     def left_s(self, now: float) -> float | None:
         """Until it counts as hung; None while it is not watched."""
-        return self._heard_at + self.patience_s - now if self._busy else None
+        return self._heard_at + self.patience_s - now if self._busy or self._loading else None
 
     def silent_s(self, now: float, *, waited_s: float) -> float | None:
         """How long it has been silent if that is too long. Ask after reading what it said.
