@@ -16,6 +16,7 @@ from talkies.engine.service import JobEvent
 from talkies.errors import ConfigError
 from talkies.server.app import create_app
 from talkies.server.config import ServerConfig
+from talkies.server.live import percent
 from tests.server.conftest import Server, serving
 from tests.server.fakes import FakeService, jpeg_bytes
 
@@ -55,6 +56,7 @@ def test_progress_counts_finished_steps_and_reaches_100_only_at_the_end(tmp_path
         assert [p for p, _ in seen] == sorted(p for p, _ in seen)
         assert len({s for _, s in seen}) >= 4
         assert (job["progress"], job["step"], job["eta_s"]) == (100, None, None)
+    assert (percent(0.0), percent(0.999), percent(1.0)) == (0, 99, 99)  # all steps are done, and the file is not there
 
 
 def test_delete_of_a_running_job_reaches_the_engine_and_removes_everything(server: Server) -> None:
