@@ -489,6 +489,23 @@ def test_a_close_ends_the_wait_for_a_model(monkeypatch):
         _ = executor.info
 
 
+def test_the_pump_outlives_whatever_one_turn_raises(run, tmp_path, monkeypatch):
+    """It is the one thread that talks to the worker: without it jobs would be accepted and never run."""
+    real, raised = FakeLink.receive, []
+
+    def receive(link):
+        if link.received and not raised:
+            raised.append(1)
+            raise ValueError("a word that nobody understands")
+        return real(link)
+
+    monkeypatch.setattr(FakeLink, "receive", receive)
+    executor = run(obedient)
+    executor.submit(job("a", tmp_path))
+    assert executor.wait("a")[0].kind == "finished"
+    assert raised
+
+
 def test_closing_before_the_start_is_quiet():
     executor = Executor(None)
     executor.close()
