@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.server.conftest import Server, serving
 from tests.server.fakes import FakeService, jpeg_bytes, mp4_bytes
@@ -77,7 +78,7 @@ def test_a_stop_ends_open_streams_quickly(tmp_path: Path) -> None:
 
 
 def test_sync_answers_with_the_video_and_keeps_nothing(server: Server) -> None:
-    answer = server.http.post("/v1/videos/sync", json={"prompt": "a ball", "n": 2})
+    answer = server.http.post("/v1/videos/sync", json={"prompt": "a ball", "n": 1})
     assert (answer.status_code, answer.content) == (200, mp4_bytes())
     assert answer.headers["content-type"] == "video/mp4"
     assert answer.headers["x-request-id"].startswith("video_sync-")
@@ -86,6 +87,14 @@ def test_sync_answers_with_the_video_and_keeps_nothing(server: Server) -> None:
     assert float(answer.headers["x-inference-time-s"]) >= 0
     until(lambda: files_of(server) == [])
     assert server.http.get("/v1/videos").json()["data"] == []
+
+
+@pytest.mark.parametrize("name", ["n", "num_outputs_per_prompt"])
+def test_sync_makes_no_output_that_it_could_not_send(server: Server, name: str) -> None:
+    answer = server.http.post("/v1/videos/sync", json={"prompt": "a ball", name: 4})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
+    assert f"{name}=4, but the answer is one video (use POST /v1/videos" in answer.json()["error"]["message"]
+    assert server.service.jobs == {}
 
 
 def test_sync_errors_have_the_jobs_status(server: Server) -> None:

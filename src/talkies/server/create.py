@@ -36,13 +36,26 @@ async def create_job(
     try:
         limits = coordinator.limits
         draft = to_draft(body, limits=limits, model_name=coordinator.model_name)
-        if is_sync and draft.webhook_url is not None:
-            raise InvalidRequest("webhook_url has no use here: the answer is the video", param="webhook_url")
+        if is_sync:
+            _check_sync(draft)
         # Words alone never wait behind somebody's slow URL.
         intake = request.app.state.intake if draft.sources or draft.webhook_url else None
         return await to_thread.run_sync(_accept, coordinator, draft, owner, key, is_sync, limiter=intake)
     finally:
         await request.close()  # the parser's temporary files
+
+
+def _check_sync(draft: Draft) -> None:
+    """The answer is one video: what would be made and thrown away is refused."""
+    if draft.webhook_url is not None:
+        raise InvalidRequest("webhook_url has no use here: the answer is the video", param="webhook_url")
+    if draft.request.num_outputs > 1:
+        name = "num_outputs_per_prompt"
+        raise InvalidRequest(
+            f"{draft.names.get(name, name)}={draft.request.num_outputs}, but the answer is one video",
+            hint="use POST /v1/videos, which keeps all outputs, or ask for 1",
+            param=draft.names.get(name, name),
+        )
 
 
 def _accept(
