@@ -122,6 +122,13 @@ def test_precedence_is_told_as_warnings(server: Server) -> None:
     ]
 
 
+def test_an_extra_body_is_part_of_the_body(server: Server) -> None:
+    job = server.create("a ball", seed=3, n=2, extra_body={"seed": 4, "num_frames": 39, "n": None, "prompt": None})
+    assert (job["seed"], job["num_frames"], job["num_outputs"]) == (4, 39, 2)
+    assert job["warnings"] == ["seed is ignored: extra_body.seed wins"]
+    assert server.create("a ball", extra_params={"lora": None, "output_path": None})["warnings"] == []  # as on top
+
+
 def test_snapping_and_unnamed_references_are_told(server: Server, mp4: Path, png: Path) -> None:
     assert server.create("a ball", num_frames=48)["warnings"] == ["num_frames=48 became 56, the next legal length"]
     parts = [

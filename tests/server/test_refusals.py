@@ -39,6 +39,8 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"target": {"duration_seconds": 16}}, "target.duration_seconds", "16"),
     ({"extra_params": {"durration": 2}}, "extra_params.durration", "did you mean 'duration'?"),
     ({"extra_params": "{"}, "extra_params", "Invalid JSON"),
+    ({"extra_body": {"seeed": 4}}, "seeed", "did you mean 'seed'?"),
+    ({"extra_body": {"extra_body": {"seed": 4}}}, "extra_body.extra_body", "one level up"),
     ({"extra_params": [1]}, "extra_params", "expected an object, got list"),
     ({"size": "big"}, "size", "WIDTHxHEIGHT"),
     ({"size": "113x64"}, "size", "use 112 or 128"),

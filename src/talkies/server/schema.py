@@ -82,7 +82,17 @@ class _Reader:
         extra_body = values.pop("extra_body", None)
         if extra_body is not None:
             # SGLang merges this object into the body; curl users paste it from Python snippets.
-            values.update(coerce("extra_body", "object", extra_body, form=self.body.form))
+            inside = coerce("extra_body", "object", extra_body, form=self.body.form)
+            if "extra_body" in inside:
+                raise InvalidRequest(
+                    "extra_body holds another extra_body",
+                    hint="put its fields one level up",
+                    param="extra_body.extra_body",
+                )
+            inside = {k: v for k, v in inside.items() if not self._absent(k, v)}
+            lost = [k for k, v in inside.items() if k in values and values[k] != v]
+            self.warnings += [f"{name} is ignored: extra_body.{name} wins" for name in lost]
+            values |= inside
             self.body = Body(values=values, form=self.body.form)
         for name, value in values.items():
             if name in fields.TOP_LEVEL:
@@ -119,7 +129,8 @@ class _Reader:
     def _merge_extra_params(self) -> None:
         for name, value in (self.flat.get("extra_params") or {}).items():
             if name in fields.REFUSED:
-                fields.refuse(name, value, where="extra_params")
+                if value is not None:
+                    fields.refuse(name, value, where="extra_params")
             elif name in fields.NO_EFFECT:
                 self.warnings.append(f"extra_params.{name} is ignored: {fields.NO_EFFECT[name][1]}")
             elif name not in fields.EXTRA_PARAMS:
