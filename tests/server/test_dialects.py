@@ -39,6 +39,13 @@ def test_urlencoded_form_with_whole_seconds(server: Server) -> None:
     assert (job["size"], job["seconds"]) == ("64x112", "2.333")
 
 
+@pytest.mark.parametrize(
+    "body", [{"aspect_ratio": 1.0}, {"extra_params": {"aspect_ratio": 1}}, {"target": {"aspect_ratio": 0.98}}]
+)
+def test_a_ratio_is_a_number_as_well(server: Server, body: dict[str, Any]) -> None:
+    assert accepted(server.http.post("/v1/videos", json={"prompt": "a ball", **body}))["size"] == "64x64"
+
+
 def test_bracket_names_are_folded(server: Server) -> None:
     form = {"prompt": "x", "extra_params[task]": "t2va", "extra_params[duration]": "1.5", "target[short_edge]": "64"}
     job = accepted(server.http.post("/v1/videos", data=form))
@@ -66,7 +73,7 @@ def test_sglang_json_of_the_model_card(server: Server, png: Path) -> None:
     job = accepted(server.http.post("/v1/videos", json=body))
     assert (job["task"], job["size"], job["num_frames"], job["seed"]) == ("fl2va", "112x64", 56, 0)
     assert "size 112x64 is ignored: target.aspect_ratio wins" in job["warnings"]
-    assert "seconds is ignored: target.seconds wins" in job["warnings"]
+    assert "seconds is ignored: target.duration_seconds wins" in job["warnings"]
 
 
 def test_uploads_become_keyframes_or_references(server: Server, png: Path, mp4: Path, wav: Path) -> None:
@@ -115,7 +122,7 @@ def test_precedence_is_told_as_warnings(server: Server) -> None:
     assert (job["size"], job["num_frames"]) == ("112x64", 56)
     assert job["warnings"] == [
         "video_params.num_frames is ignored: num_frames wins",
-        "seconds is ignored: extra_params.seconds wins",
+        "seconds is ignored: extra_params.duration wins",
         "width and height are ignored: size wins",
         "aspect_ratio is ignored: size 112x64 wins",
         "num_frames is ignored: the duration wins",

@@ -18,6 +18,8 @@ def coerce(name: str, kind: str, value: Any, *, form: bool) -> Any:
     """``value`` as the JSON type ``kind`` of :mod:`talkies.server.fields`. Raises naming ``name``."""
     if kind == "text":
         return _text(name, value)
+    if kind == "ratio":
+        return _ratio(name, value)
     if kind == "integer":
         return _integer(name, value, form)
     if kind == "number":
@@ -60,6 +62,13 @@ def _text(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise InvalidRequest(f"{name} must be text, got {kind_of(value)}", param=name)
     return value
+
+
+def _ratio(name: str, value: Any) -> str:
+    # Width over height as one number, as vLLM-Omni takes it: 1.7778 is "1.7778".
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value:.9f}".rstrip("0").rstrip(".")
+    return _text(name, value)
 
 
 def _integer(name: str, value: Any, form: bool) -> int:

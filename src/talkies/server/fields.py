@@ -23,7 +23,7 @@ TOP_LEVEL: dict[str, str] = {
     "height": "integer",
     "num_frames": "integer",
     "fps": "number",
-    "aspect_ratio": "text",
+    "aspect_ratio": "ratio",
     "short_edge": "integer",
     "num_outputs_per_prompt": "integer",
     "n": "integer",
@@ -120,7 +120,7 @@ EXTRA_PARAMS: dict[str, str] = {
 
 TARGET: dict[str, str] = {
     "short_edge": "integer",
-    "aspect_ratio": "text",
+    "aspect_ratio": "ratio",
     "duration_seconds": "number",
     "frame_indices": "integer_or_list",
 }

@@ -13,6 +13,7 @@ from talkies.values import INT64_MAX, INT64_MIN, MAX_SIGMAS, MIN_SIGMAS
 
 _PLAIN: dict[str, dict[str, Any]] = {
     "text": {"type": "string"},
+    "ratio": {"anyOf": [{"type": "string"}, {"type": "number", "exclusiveMinimum": 0}]},
     "integer": {"type": "integer"},
     "number": {"anyOf": [{"type": "number"}, {"type": "string", "pattern": r"^[0-9]{1,9}(\.[0-9]{1,6})?$"}]},
     "boolean": {"type": "boolean"},

@@ -178,7 +178,7 @@ def _condition(index: int, item: Any, form: bool) -> Source:
     role: Role = "reference"
     wanted = value.get("role", "keyframe" if "frame_index" in value else "reference")
     if wanted == "keyframe":
-        role = _role_of_index(value.get("frame_index", 0))
+        role = _role_of_index(value.get("frame_index", 0), f"{where}.frame_index")
     elif wanted != "reference":
         raise InvalidRequest(
             f"{where}.role={wanted!r} is unknown", hint="use keyframe or reference", param="conditions"
@@ -195,11 +195,9 @@ def _condition(index: int, item: Any, form: bool) -> Source:
     )
 
 
-def _role_of_index(index: int) -> Role:
+def _role_of_index(index: int, name: str = "frame_indices") -> Role:
     if index not in (0, -1):
         raise InvalidRequest(
-            f"frame_index={index} is not available",
-            hint="use 0 for the first frame, -1 for the last",
-            param="frame_index",
+            f"{name}={index} is not available", hint="use 0 for the first frame, -1 for the last", param=name
         )
     return "first" if index == 0 else "last"

@@ -18,6 +18,7 @@ from talkies.server.body import Body
 from talkies.server.coerce import coerce, shown
 from talkies.server.errors import told_as
 from talkies.server.references import Source
+from talkies.values import MAX_SIGMAS, MIN_SIGMAS
 
 MAX_PRIORITY = 100
 MAX_WEBHOOK_URL_CHARS = 2048
@@ -55,11 +56,11 @@ class _Reader:
     def draft(self) -> Draft:
         self._read_top_level()
         target = self._target()
-        self._check_fixed()
-        task, sources = self._task_and_sources(target)
-        if sources and not self.flat.get("conditions"):
-            self.names["conditions"] = sources[0].field
         with told_as(self.names):
+            self._check_fixed()
+            task, sources = self._task_and_sources()
+            if sources and not self.flat.get("conditions"):
+                self.names["conditions"] = sources[0].field
             request = VideoRequest(
                 prompt=self._prompt(),
                 task=task,
@@ -143,28 +144,30 @@ class _Reader:
 
     def _put(self, name: str, value: Any, where: str, *, wins: bool = True, written: str | None = None) -> None:
         old = self.flat.get(name)
+        old_name, new_name = self.names.get(name, name), f"{where}.{written or name}"
         if old is not None and old != value:
-            loser, winner = (name, f"{where}.{name}") if wins else (f"{where}.{name}", name)
+            loser, winner = (old_name, new_name) if wins else (new_name, old_name)
             self.warnings.append(f"{loser} is ignored: {winner} wins")
         if old is None or wins:
             self.flat[name] = value
-            self.names[name] = f"{where}.{written or name}"
+            self.names[name] = new_name
 
     def _target(self) -> dict[str, Any]:
         """SGLang's target object. It wins over the flat fields, except for frame_indices, where the flat one wins."""
         target: dict[str, Any] = {}
+        where = self.names.get("target", "target")
         for name, value in (self.flat.get("target") or {}).items():
             if name not in fields.TARGET:
-                raise fields.unknown(str(name), fields.TARGET, where="target")
+                raise fields.unknown(str(name), fields.TARGET, where=where)
             if value is not None:
-                target[name] = coerce(f"target.{name}", fields.TARGET[name], value, form=self.body.form)
+                target[name] = coerce(f"{where}.{name}", fields.TARGET[name], value, form=self.body.form)
         for name in ("short_edge", "aspect_ratio"):
             if name in target:
-                self._put(name, target[name], "target")
+                self._put(name, target[name], where)
         if "duration_seconds" in target:
-            self._put("seconds", target["duration_seconds"], "target", written="duration_seconds")
+            self._put("seconds", target["duration_seconds"], where, written="duration_seconds")
         if "frame_indices" in target:
-            self._put("frame_indices", target["frame_indices"], "target", wins=False)
+            self._put("frame_indices", target["frame_indices"], where, wins=False)
         return target
 
     def _check_fixed(self) -> None:
@@ -179,7 +182,7 @@ class _Reader:
             raise InvalidRequest("prompt is missing", hint="describe the clip in words", param="prompt")
         return self.flat["prompt"]
 
-    def _task_and_sources(self, target: dict[str, Any]) -> tuple[Task | None, list[Source]]:
+    def _task_and_sources(self) -> tuple[Task | None, list[Source]]:
         sources = references.collect(self.body)
         task: Task | None = None
         if "task" in self.flat:
@@ -220,7 +223,7 @@ class _Reader:
             parse_ratio(aspect)
         if width is not None and height is not None:
             if "aspect_ratio" in target:
-                self.warnings.append(f"size {width}x{height} is ignored: target.aspect_ratio wins")
+                self.warnings.append(f"size {width}x{height} is ignored: {self.names['aspect_ratio']} wins")
                 width = height = None
             elif aspect is not None:
                 if aspect not in ("auto", "adaptive"):
@@ -253,8 +256,14 @@ class _Reader:
                     hint="give one of them",
                     param="num_forwards",
                 )
+            if not MIN_SIGMAS <= forwards + 1 <= MAX_SIGMAS:
+                raise InvalidRequest(
+                    f"num_forwards={forwards} is outside {MIN_SIGMAS - 1}..{MAX_SIGMAS - 1}",
+                    hint="choose a value inside",
+                    param="num_forwards",
+                )
             out["num_sigmas"] = forwards + 1
-            self.names["num_inference_steps"] = "num_forwards"
+            self.names["num_inference_steps"] = self.names.get("num_forwards", "num_forwards")
         if "sigmas" in out:
             form = self.body.form
             out["sigmas"] = tuple(coerce("sigmas", "number", value, form=form) for value in out["sigmas"])
