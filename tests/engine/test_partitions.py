@@ -123,6 +123,9 @@ def test_a_partition_that_is_not_there_is_a_configuration_error(tiny_folder):
 
 
 def test_what_a_service_offers_is_known_before_a_weight_is_read(both, read_from):
-    assert describe(WorkerOptions(config=config(both, "ref2va"))).limits.tasks == ("ref2va",)
+    offer = describe(WorkerOptions(config=config(both, "ref2va")))
+    assert offer.limits.tasks == ("ref2va",)
+    assert offer.num_devices == 1
+    assert (offer.dtype, offer.video_dtype) in {("float32", "float32"), ("bfloat16", "float16")}  # CPU, GPU
     assert describe(WorkerOptions(config=config(both, "combined"))).limits.tasks == ("t2va", "fl2va", "ref2va")
     assert not read_from

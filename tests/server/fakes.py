@@ -69,7 +69,14 @@ class FakeService:
 
     def __init__(self, *, step_s: float = 0.002, state: str = "ready", num_steps: int = NUM_STEPS) -> None:
         self.info = ServiceInfo(
-            model_name="h3-tiny", model_hash="0" * 12, limits=LIMITS, device="cpu", attention="sdpa", policy="fifo"
+            model_name="h3-tiny",
+            model_hash="0" * 12,
+            limits=LIMITS,
+            device="cpu",
+            attention="sdpa",
+            policy="fifo",
+            dtype="bfloat16",
+            video_dtype="float16",
         )
         self.state: Literal["loading", "ready", "dead"] = state  # type: ignore[assignment]
         self.loading_stage: str | None = None

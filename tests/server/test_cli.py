@@ -84,6 +84,17 @@ def test_a_vllm_omni_launch_line_starts_the_same_service(started: dict[str, Any]
     assert "note: --step-execution: already so" in result.output
 
 
+def test_an_sglang_launch_line_starts_the_same_service(started: dict[str, Any]) -> None:
+    line = "serve --model-path weights/H3 --model-variant ref2va --num-gpus 2 --tp-size 2 --ulysses-degree 1 --port 0"
+    line += " --performance-mode auto --encoder-parallel auto --layerwise-offload-components dit,text_encoder,vae"
+    line += " --dit-layerwise-resident-layers 8"
+    result = run(app, line.split())
+    assert result.exit_code == 0, result.output
+    engine = started["engine"]
+    assert (engine["model"], engine["task_type"], engine["tensor_parallel"]) == ("weights/H3", "ref2va", 2)
+    assert (engine["offload_components"], engine["resident_blocks"]) == (("dit", "text", "video", "audio"), 8)
+
+
 def test_the_text_encoder_has_a_precision_and_an_attention_of_its_own(started: dict[str, Any]) -> None:
     result = run(app, ["serve", "--text-quantization", "fp8", "--quantization-exclude", "text_encoder.layers.0.*"])
     assert result.exit_code == 0, result.output
@@ -140,6 +151,7 @@ def test_peers_words_for_several_devices(started: dict[str, Any], flags: str, de
         ("--usp 2", "--usp 2 is not available: several devices share a model by --tensor-parallel-size only"),
         ("--cache-backend cache_dit", "no step cache is active"),
         ("--lora-path x.safetensors", "adapters are not available"),
+        ("--diffusion-kv-cache-skip-steps 2", "--attention fa3-fp8 chooses its own steps"),
         ("--enable-layerwise-offload --enable-cpu-offload", "exclude each other"),
         ("--trust-remote-code", "never run"),
         ("-tp 4 --num-gpus 2", "-tp 4 and --num-gpus 2 differ: tensor parallelism is the only way"),

@@ -186,13 +186,28 @@ def test_metrics_have_the_names_of_the_contract(server: Server) -> None:
         assert line in text, line
 
 
+def test_a_realtime_client_is_told_in_its_own_protocol(server: Server) -> None:
+    from websockets.exceptions import ConnectionClosedError
+    from websockets.sync.client import connect
+
+    with connect(server.url.replace("http", "ws", 1) + "/v1/realtime/video") as channel:
+        said = json.loads(channel.recv(timeout=10))
+        assert (said["type"], said["code"]) == ("error", "not_implemented")
+        assert "/v1/videos/{id}/events" in said["message"]
+        with pytest.raises(ConnectionClosedError):
+            channel.recv(timeout=10)
+
+
 def test_models_and_small_endpoints(server: Server) -> None:
     model = server.http.get("/v1/models").json()["data"][0]
     assert (model["id"], model["object"], model["root"]) == ("h3-tiny", "model", "h3-tiny")
     assert model["limits"]["canvases"]["16:9"] == "112x64"
     assert server.http.get("/v1/models/h3-tiny").json() == model
     assert server.http.get("/v1/models/other/one").status_code == 404
-    assert server.http.get("/models").json()["device"] == "cpu"
+    loaded = server.http.get("/models").json()
+    assert (loaded["model_path"], loaded["device"], loaded["num_gpus"]) == ("h3-tiny", "cpu", 1)
+    assert (loaded["pipeline_name"], loaded["pipeline_class"]) == ("minimax_h3", "MiniMaxH3Pipeline")
+    assert (loaded["dit_precision"], loaded["vae_precision"]) == ("bf16", "fp16")
     assert set(server.http.get("/version").json()) == {"version"}
     assert server.http.get("/load").json() == {"server_load": 0, "running": 0, "waiting": 0}
     page = server.http.get("/")

@@ -52,7 +52,9 @@ def _read_config(context: typer.Context, path: Path | None) -> Path | None:
 def serve(
     context: typer.Context,
     arguments: list[str] | None = typer.Argument(None, metavar="MODEL", help="Folder or hub id; embedded if absent."),
-    model: str | None = typer.Option(None, "--model", envvar="TALKIES_MODEL", help="The same as MODEL."),
+    model: str | None = typer.Option(
+        None, "--model", "--model-path", envvar="TALKIES_MODEL", help="The same as MODEL."
+    ),
     config: Path | None = typer.Option(
         None, envvar="TALKIES_CONFIG", callback=_read_config, is_eager=True, help="TOML; keys are flag names."
     ),
@@ -67,7 +69,9 @@ def serve(
         envvar=["TALKIES_DATA_DIR", "VLLM_OMNI_SERVER_STORAGE__PATH", "VLLM_OMNI_STORAGE_PATH"],
         help="Jobs and videos; the XDG data folder if absent.",
     ),
-    task_type: str = typer.Option("combined", envvar="TALKIES_TASK_TYPE", help="combined, fl2va or ref2va."),
+    task_type: str = typer.Option(
+        "combined", "--task-type", "--model-variant", envvar="TALKIES_TASK_TYPE", help="combined, fl2va or ref2va."
+    ),
     policy: str = typer.Option(
         "shortest-remaining", envvar="TALKIES_POLICY", help="fifo, shortest-remaining or fair, between steps."
     ),

@@ -77,12 +77,13 @@ class Components:
 
     @cached_property
     def video(self) -> VideoVAE:
-        device = self.config.device
-        # The released recipe: float16 linears on a GPU.
-        dtype = torch.float16 if device.type == "cuda" else torch.float32
         with self.loading.part("video VAE decoder") as part:
             vae = place_video(
-                self.parts.video_vae, self.residency, self.placement.residences.video, dtype=dtype, device=device
+                self.parts.video_vae,
+                self.residency,
+                self.placement.residences.video,
+                dtype=self.config.video_dtype,
+                device=self.config.device,
             )
             part.num_bytes = vae.bytes_read
         vae.on_tile = lambda: self.alive()

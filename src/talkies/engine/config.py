@@ -139,6 +139,11 @@ class ResolvedConfig:
     tensor_parallel: int
     threads: int
 
+    @property
+    def video_dtype(self) -> torch.dtype:
+        """Of the video decoder's linears: the released recipe is float16 on a GPU."""
+        return torch.float16 if self.device.type == "cuda" else torch.float32
+
 
 def resolve(config: EngineConfig) -> ResolvedConfig:
     """Raises ``ConfigError`` for a device that is not there; never falls back in silence."""

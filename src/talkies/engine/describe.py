@@ -23,6 +23,9 @@ def describe(options: WorkerOptions) -> ServiceInfo:
         attention=resolved.attention,
         policy=options.policy,
         text_attention=resolved.text_attention,
+        dtype=str(resolved.dtype).removeprefix("torch."),
+        video_dtype=str(resolved.video_dtype).removeprefix("torch."),
+        num_devices=resolved.tensor_parallel,
     )
 
 

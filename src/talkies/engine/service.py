@@ -66,6 +66,9 @@ class ServiceInfo:
     attention: str
     policy: str
     text_attention: str = "sdpa"  # of the text encoder
+    dtype: str = "float32"  # of the DiT's blocks and the text encoder
+    video_dtype: str = "float32"  # of the video decoder's linears
+    num_devices: int = 1  # that share the DiT
 
 
 class EngineService(Protocol):

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 from talkies.errors import ConfigError
 
+PIPELINE_CLASS = "MiniMaxH3Pipeline"  # peers' name for what serves this model
+
 _ONE_DEVICE = "several devices share a model by --tensor-parallel-size only"
 _PLACED = "weights are placed by the engine itself"
 _NO_CACHE = "no step cache is active: quality is lossless"
@@ -39,7 +41,7 @@ PEER_FLAGS: dict[str, PeerFlag] = {
     "--log-stats": _switch("metrics are on; --disable-log-stats turns them off", holds=True),
     "--trust-remote-code": _switch("code from a checkpoint is never run"),
     "--revision": PeerFlag("a folder is served as it is"),
-    "--model-class-name": PeerFlag("there is one pipeline", ("MiniMaxH3Pipeline",)),
+    "--model-class-name": PeerFlag("there is one pipeline", (PIPELINE_CLASS,)),
     "--usp": PeerFlag(_ONE_DEVICE, ("1",)),
     "--ulysses-degree": PeerFlag(_ONE_DEVICE, ("1",)),
     "--ulysses-mode": PeerFlag(_ONE_DEVICE, ("strict",)),
@@ -71,12 +73,14 @@ PEER_FLAGS: dict[str, PeerFlag] = {
     "--cache-backend": PeerFlag(_NO_CACHE, ("none",)),
     "--cache-config": PeerFlag(_NO_CACHE),
     "--enable-cache-dit-summary": _switch(_NO_CACHE),
-    "--force-cutlass-fp8": _switch("weights are served in the precision of --dtype"),
+    "--force-cutlass-fp8": _switch("fp8 products are torch's own, see --quantization"),
     "--diffusion-attention-config": PeerFlag("one backend serves all roles: use --attention"),
     "-dac": PeerFlag("one backend serves all roles: use --attention"),
     "--fastvideo-vsa-topk": PeerFlag("attention is dense"),
     "--fa-deterministic": _switch("use --attention sdpa, which repeats bit for bit on one device"),
-    "--diffusion-kv-cache-dtype": PeerFlag("attention runs in the precision of --dtype", ("auto",)),
+    "--diffusion-kv-cache-dtype": PeerFlag("use --attention fa3-fp8 for attention in e4m3", ("auto",)),
+    "--diffusion-kv-cache-skip-steps": PeerFlag("--attention fa3-fp8 chooses its own steps"),
+    "--diffusion-kv-cache-skip-layers": PeerFlag("--attention fa3-fp8 works in every layer"),
     "--lora-path": PeerFlag(_NO_LORA),
     "--lora-backend": PeerFlag(_NO_LORA),
     "--lora-scale": PeerFlag(_NO_LORA),
@@ -96,7 +100,6 @@ PEER_FLAGS: dict[str, PeerFlag] = {
     "--log-file": PeerFlag("redirect stderr"),
     "--enable-sleep-mode": _switch("the model stays loaded"),
     "--omni-lb-policy": PeerFlag(_ONE_DEVICE),
-    "--model-variant": PeerFlag("use --task-type"),
 }
 
 

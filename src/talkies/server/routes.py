@@ -17,11 +17,13 @@ from talkies.server.create import create_job
 from talkies.server.download import MEDIA_TYPES, Download
 from talkies.server.errors import Json, NotFound, NotImplementedHere, NotProcessable
 from talkies.server.openapi import CREATE_BODY, CREATE_LINKS, responses
+from talkies.server.peer_flags import PIPELINE_CLASS
 from talkies.server.record import JobRecord
 from talkies.server.view import VideoDeleted, VideoJob, VideoList, job_object, poll_after_ms
 
 MAX_PAGE = 100
 DEFAULT_PAGE = 20
+_PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}  # SGLang's words
 VARIANTS = "^(video|thumbnail|spritesheet|[0-9])$"  # a digit is an output's number
 
 router = APIRouter()
@@ -198,6 +200,10 @@ def model_info(request: Request) -> Response:
             "model_hash": info.model_hash,
             "task_type": list(coordinator.limits.tasks),
             "pipeline_name": "minimax_h3",
+            "pipeline_class": PIPELINE_CLASS,
+            "num_gpus": info.num_devices,  # processes, on a CPU
+            "dit_precision": _PRECISIONS.get(info.dtype, info.dtype),
+            "vae_precision": _PRECISIONS.get(info.video_dtype, info.video_dtype),
             "device": info.device,
             "attention": info.attention,
             "policy": info.policy,
