@@ -241,13 +241,14 @@ def test_a_job_that_does_not_fit_beside_the_others_waits_for_them():
     assert scheduler.next() == ("big",)
 
 
-def test_nobody_behind_a_job_that_waits_for_memory_overtakes_it():
-    scheduler = StepScheduler("fifo")
+@pytest.mark.parametrize("policy", ["fifo", "shortest-remaining"])  # the latter would have both run before a
+def test_nobody_behind_a_job_that_waits_for_memory_overtakes_it(policy):
+    scheduler = StepScheduler(policy)
     scheduler.room = 100
     scheduler.admit("a", rows=1, remaining=100, held=50, transient=10)
     begin(scheduler, "a")
     scheduler.admit("big", rows=1, remaining=1, held=60, transient=10)
-    scheduler.admit("small", rows=1, remaining=1, held=1, transient=1)
+    scheduler.admit("small", rows=1, remaining=2, held=1, transient=1)
     for _ in range(5):
         assert scheduler.next() == ("a",)
         begin(scheduler, "a", remaining=50.0)

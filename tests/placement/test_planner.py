@@ -97,6 +97,15 @@ def test_a_small_budget_costs_no_speed_at_full_length(budget, quantize):
     assert plan.resident_blocks < 50
 
 
+def test_of_equally_fast_plans_the_one_with_least_in_host_memory_wins():
+    card = replace(H200, vram_bytes=80 * GIB, ram_bytes=256 * GIB)
+    plan = make_plan(SIZES, FULL, card)
+    fitting = [p for p in planner.all_plans(SIZES, FULL, card, Wishes()) if p.fits(card)]
+    as_fast = [p for p in fitting if p.total_s <= plan.total_s * planner.SAME_SPEED]
+    assert plan.host_bytes == min(p.host_bytes for p in as_fast)
+    assert plan.host_bytes < 0.7 * max(p.host_bytes for p in as_fast)  # there was something to choose
+
+
 def test_the_dit_stage_of_the_smallest_plan():
     least = refusal.smallest(SIZES, FULL, H200, Wishes())
     (denoise,) = (s for s in least.stages if s.name == "denoise")
