@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from talkies.engine.service import JobEvent
+from talkies.engine.service import Job, JobEvent
 from talkies.errors import ConfigError
 from talkies.server.app import create_app
 from talkies.server.config import ServerConfig
@@ -72,6 +72,23 @@ def test_delete_of_a_running_job_reaches_the_engine_and_removes_everything(serve
     until(lambda: files_of(server) == [])
     assert server.service.steps.get(job["id"], 0) == 0
     assert server.coordinator.live.num_states() == 0
+
+
+def test_a_job_deleted_before_the_engine_has_it_is_not_made(tmp_path: Path) -> None:
+    class Slow(FakeService):
+        def submit(self, job: Job) -> None:
+            assert server.http.delete(f"/v1/videos/{job.id}").status_code == 200
+            super().submit(job)
+
+        def cancel(self, job_id: str) -> None:
+            if job_id in self.jobs:  # an engine does not know what it was not given yet
+                super().cancel(job_id)
+
+    with serving(tmp_path, Slow()) as server:
+        job = server.create("slow ball")
+        assert server.http.get(f"/v1/videos/{job['id']}").status_code == 404
+        until(lambda: files_of(server) == [])
+        assert server.service.steps == {}
 
 
 def test_delete_racing_the_end_never_brings_a_job_back(tmp_path: Path) -> None:
