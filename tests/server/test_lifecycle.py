@@ -16,7 +16,7 @@ from talkies.engine.service import Job, JobEvent
 from talkies.errors import ConfigError
 from talkies.server.app import create_app
 from talkies.server.config import ServerConfig
-from talkies.server.live import percent
+from talkies.server.live import Live, percent
 from tests.server.conftest import Server, serving
 from tests.server.fakes import FakeService, jpeg_bytes
 
@@ -44,6 +44,14 @@ def test_a_job_waits_as_queued_until_the_engine_takes_it(server: Server) -> None
     assert server.http.get(f"/v1/videos/{third['id']}").json()["queue_position"] == 1
     server.service.release.set()
     assert server.wait(third["id"])["status"] == "completed"
+
+
+def test_a_waiting_job_waits_for_what_is_left_of_the_running_one() -> None:
+    live = Live()
+    for name, seconds in (("a", 9.0), ("b", 2.0), ("c", 1.0)):
+        live.add(name, predicted_s=seconds)
+    live.update("a", queue_position=None, eta_s=3.0)
+    assert [live.eta_s(name) for name in "abc"] == [3.0, 5.0, 6.0]
 
 
 def test_progress_counts_finished_steps_and_reaches_100_only_at_the_end(tmp_path: Path) -> None:
