@@ -232,6 +232,25 @@ def test_places_that_cannot_be_written_are_named_with_the_reason(tmp_path):
     assert leftovers(tmp_path) == ["file"]
 
 
+def test_a_sound_handed_in_after_more_than_ten_seconds_is_interleaved(tmp_path):
+    """FFmpeg writes what it has when one stream is so far ahead: all pictures would lie before the sound."""
+    frames, wave = picture(12 * 24, 16, 16), np.zeros((2, 12 * 32_000), np.float32)
+    with Mp4Writer(tmp_path / "last.mp4", width=16, height=16, threads=1) as writer:
+        writer.write_frames(frames)
+        writer.write_wave(wave)
+    write_mp4(tmp_path / "first.mp4", frames, wave, threads=1)
+    assert (tmp_path / "last.mp4").read_bytes() == (tmp_path / "first.mp4").read_bytes()
+    with av.open(str(tmp_path / "last.mp4")) as container:
+        packets = sorted((p.pos, p.stream.type) for p in container.demux() if p.size)
+    kinds = "".join(kind[0] for _, kind in packets)
+    assert "vvvvvvvv" not in kinds
+
+
+def test_the_encoder_leaves_out_what_is_not_repeatable(tmp_path):
+    write_mp4(tmp_path / "clip.mp4", picture(), SILENCE)
+    assert b" mbtree=0 " in (tmp_path / "clip.mp4").read_bytes()  # x264 writes its options into the stream
+
+
 @pytest.mark.parametrize("limit", [100, 60_000, "last bytes"])
 def test_a_full_disk_or_size_limit_fails_cleanly_at_every_point(tmp_path, limit):
     """RLIMIT_FSIZE acts like a full disk (EFBIG in place of ENOSPC); it is set in a child so that pytest can write."""

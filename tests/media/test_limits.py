@@ -151,3 +151,10 @@ def test_a_codec_that_cannot_be_read_is_named_as_that(track):
     if track == b"A_AAC":
         with pytest.raises(MediaError, match=words):
             check_audio(data, LOOSE, name="sound")
+
+
+def test_what_is_cut_off_a_long_video_is_not_counted():
+    totals = Totals(limits=MediaLimits())
+    totals.add("video", 39.0, "video 1")  # read from a start time on, 15 s of it
+    with pytest.raises(MediaError, match=r"at most 15 seconds in total, got 17\.00"):
+        totals.add("video", 2.0, "video 2")
