@@ -37,6 +37,7 @@ def test_seconds_grow_with_steps_length_and_outputs():
     assert base == pytest.approx(10 * model().forward_s(size_of(request, LIMITS).rows))
     assert predict(model(), request.replace(num_sigmas=21), LIMITS) == pytest.approx(2 * base)
     assert predict(model(), request.replace(num_outputs=3), LIMITS) == pytest.approx(3 * base)
+    assert size_of(request.replace(num_outputs=3), LIMITS).pixels == 3 * size_of(request, LIMITS).pixels
     assert predict(model(), request.replace(target=Target(num_frames=209)), LIMITS) > 1.5 * base
 
 

@@ -104,6 +104,9 @@ def test_the_job_is_the_truth_not_the_request(server: Server) -> None:
     done = server.wait(job["id"])
     assert (done["status"], done["progress"], done["seconds"], done["duration_s"]) == ("completed", 100, "1.625", 1.625)
     assert done["stage_durations"] == {"encode": 0.01, "denoise": 0.2, "decode": 0.05}
+    planned = ("size", "num_frames", "fps", "task", "seed", "num_forwards", "num_inference_steps")
+    assert [done[name] for name in planned] == [job[name] for name in planned]
+    assert (done["task"], done["num_forwards"]) == ("t2va", 19)
     assert done["metrics"]["queue_wait_s"] >= 0
     assert done["url"] == f"/v1/videos/{job['id']}/content"
     for variant in ("0", "1", "video"):

@@ -291,6 +291,15 @@ def test_the_same_idempotency_key_returns_the_first_job(server: Server) -> None:
     )
 
 
+def test_the_same_idempotency_key_of_two_api_keys_is_two_jobs(tmp_path: Path) -> None:
+    with serving(tmp_path, api_keys=("key-of-ann", "key-of-bob")) as server:
+        keys = [{"Authorization": f"Bearer key-of-{name}", "Idempotency-Key": "one"} for name in ("ann", "bob")]
+        answers = [server.http.post("/v1/videos", json={"prompt": "a ball"}, headers=key) for key in keys]
+        assert [a.status_code for a in answers] == [200, 200]
+        assert answers[0].json()["id"] != answers[1].json()["id"]
+        assert "idempotent-replayed" not in answers[1].headers
+
+
 def test_record_and_file_expire_together(tmp_path: Path) -> None:
     with serving(tmp_path, ttl_s=0.3, sweep_interval_s=0.05) as server:
         job = server.wait(server.create("a ball")["id"])
@@ -342,6 +351,22 @@ def test_an_orderly_stop_keeps_the_queue(tmp_path: Path) -> None:
         server.service.release.set()
         assert [server.wait(job["id"])["status"] for job in jobs] == ["completed"] * 3
         assert list(server.service.runs.values()) == [1, 1, 1]
+
+
+def test_a_restart_begins_with_what_had_begun_then_by_priority(tmp_path: Path) -> None:
+    import sqlite3
+
+    with serving(tmp_path) as server:
+        a, b, urgent, begun = (server.create(f"slow {i}", priority=5 * (i == 2))["id"] for i in range(4))
+        server.wait(a, "in_progress")
+        server.stop()
+    with sqlite3.connect(tmp_path / "jobs.sqlite") as db:
+        db.execute("UPDATE jobs SET started_at = created_at WHERE id = ?", (begun,))
+    db.close()
+    with serving(tmp_path) as server:
+        server.service.release.set()
+        assert [server.wait(job)["status"] for job in (a, b, urgent, begun)] == ["completed"] * 4
+        assert list(server.service.runs) == [a, begun, urgent, b]
 
 
 def test_what_another_version_accepted_or_a_sync_client_left_behind_ends(tmp_path: Path) -> None:
