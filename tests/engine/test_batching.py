@@ -89,6 +89,9 @@ def test_only_states_that_may_share_have_a_key(engine):
     a, b = fresh(engine, "x"), fresh(engine, "y", num_sigmas=2)
     assert batch_key(a) == batch_key(b)
     assert batch_key(a) is not None
+    c = fresh(engine, "z")
+    c.partition = "ref2va"  # another DiT
+    assert batch_key(c) not in (batch_key(a), None)
     pipeline.denoise_step(engine.components, b)
     assert b.done
     assert batch_key(b) is None

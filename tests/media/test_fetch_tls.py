@@ -45,7 +45,9 @@ def server(certificate):
                 with context.wrap_socket(plain, server_side=True) as sock:
                     heard.append(sock.recv(65536).split(b"\r\n")[0])
                     head = f"HTTP/1.1 200 OK\r\nContent-Type: image/png\r\nContent-Length: {len(PNG)}\r\n\r\n"
-                    sock.sendall(head.encode() + PNG)
+                    if b" /down" in heard[-1]:
+                        head = "HTTP/1.1 302 Found\r\nLocation: http://localhost:9/a.png\r\nContent-Length: 0\r\n\r\n"
+                    sock.sendall(head.encode() + (b"" if b" /down" in heard[-1] else PNG))
             except OSError:
                 plain.close()
 
@@ -72,3 +74,10 @@ def test_a_trusted_certificate_must_also_have_the_right_name(server, certificate
     with pytest.raises(MediaError, match="certif"):
         get(f"https://127.0.0.1:{port}/b.png")  # not in the certificate
     assert heard == [b"GET /a.png HTTP/1.1"]
+
+
+def test_a_redirect_never_leaves_https(server, certificate, monkeypatch):
+    port, _ = server
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+    with pytest.raises(MediaError, match=r"redirected from https to http://localhost:9/a\.png: refused"):
+        get(f"https://localhost:{port}/down")

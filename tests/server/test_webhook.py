@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 
+from talkies.errors import InvalidRequest
+from talkies.server import webhook
+from talkies.server.config import ServerConfig
 from tests.server.conftest import serving
 from tests.server.test_lifecycle import until
 
@@ -28,7 +31,8 @@ def receiver() -> Iterator[tuple[str, list[tuple[dict[str, str], bytes]]]]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             received.append(({k.lower(): v for k, v in self.headers.items()}, body))
-            self.send_response(500 if len(received) == 1 and "flaky" in self.path else 204)
+            first = {"/flaky": 500, "/gone": 410}.get(self.path, 204)
+            self.send_response(first if len(received) == 1 else 204)
             self.end_headers()
 
         def log_message(self, *_: Any) -> None:
@@ -66,6 +70,35 @@ def test_an_undelivered_webhook_is_sent_again_after_a_restart(
         until(lambda: len(received) == 2)
     assert json.loads(received[1][1])["id"] == job["id"]
     assert json.loads(received[1][1])["error"]["code"] == "non_finite"
+
+
+def test_a_receiver_that_wants_no_more_is_not_asked_again(
+    receiver: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, received = receiver
+    monkeypatch.setattr("talkies.server.webhook.RETRY_AFTER_S", (0.0, 0.0, 0.0))
+    with serving(tmp_path, webhook_secret=SECRET, allow_hosts=("127.0.0.1",)) as server:
+        job = server.create("a ball", webhook_url=f"{url}/gone")
+        until(lambda: server.coordinator.store.peek(job["id"]).webhook_state == "failed")  # type: ignore[union-attr]
+    assert len(received) == 1
+
+
+def test_the_checked_address_is_called_whatever_the_name_says_by_now(
+    receiver: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, received = receiver
+    monkeypatch.setattr("talkies.media.addresses.resolve", lambda *_: ["127.0.0.1"])
+    config = ServerConfig(data_dir=tmp_path, webhook_secret=SECRET, allow_hosts=("hooks.invalid",))
+    named = url.replace("127.0.0.1", "hooks.invalid")  # a name that nobody can resolve again
+    assert webhook._post(f"{named}/done", "id", b"{}", config) == 204
+    assert received[0][0]["host"].startswith("hooks.invalid:")
+
+
+def test_every_address_of_a_name_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("talkies.media.addresses.resolve", lambda *_: ["93.184.215.14", "10.0.0.1"])
+    config = ServerConfig(data_dir=tmp_path, webhook_secret=SECRET)
+    with pytest.raises(InvalidRequest, match="private"):
+        webhook.check("https://example.com/x", config)
 
 
 @pytest.mark.parametrize(
