@@ -85,7 +85,7 @@ def generate(
     ),
     json: bool = typer.Option(False, "--json", help="One JSON object on the last line of stdout."),
 ) -> None:
-    """Make a clip: picture and sound, in sync, from words alone or between given frames."""
+    """Make a clip: picture and sound, in sync, from words alone, between given frames or after references."""
     if log_level is not None:
         configure_logs(log_level)
     base = _repeated(source) if source is not None else None
