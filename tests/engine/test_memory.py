@@ -172,6 +172,12 @@ def test_the_model_crosses_to_the_server(model):
     assert isinstance(model, MemoryModel)
 
 
+def test_the_margin_is_kept_on_what_is_held_and_on_what_comes_and_goes(model, engine):
+    bare, doubled = (replace(model, slack=slack).need(request(), engine.limits) for slack in (1.0, 2.0))
+    assert doubled.held == pytest.approx(2 * bare.held, rel=1e-6)
+    assert doubled.transient == pytest.approx(2 * bare.transient, rel=1e-6)
+
+
 def test_weights_that_visit_are_counted_with_their_stage_and_without_slack(model, engine):
     limits, wanted = engine.limits, request()
     plain = model.need(wanted, limits)
