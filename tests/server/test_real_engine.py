@@ -126,7 +126,7 @@ def test_the_model_cards_own_values_name_their_limit(http: httpx.Client) -> None
         "quality": "lossless",
     }
     answer = http.post("/v1/videos", json=body)
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "short_edge")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "target.short_edge")
     assert "must be 64, got 768" in answer.json()["error"]["message"]
     assert http.post("/v1/videos", json={"prompt": "x", "model": "sora-2"}).status_code == 400
 
