@@ -304,6 +304,10 @@ def test_doctor_reports_and_exits_0(tmp_path):
     assert report["codecs"]["libx264"]
     assert report["libraries"]["torch"]
     assert report["problems"] == []
+    ram = report["ram_gib"]
+    assert 0 < ram["free"] <= ram["total"]
+    table = talkies("doctor", cwd=tmp_path, env=os.environ | {"COLUMNS": "200"})
+    assert f"of {ram['total']} GiB free" in table.stdout
 
 
 def test_version_is_quick(tmp_path):

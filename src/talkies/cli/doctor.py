@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import tempfile
+from contextlib import suppress
 from importlib import metadata
 from typing import Any
 
@@ -53,8 +54,8 @@ def examine() -> dict[str, Any]:
             {
                 "name": properties.name,
                 "capability": f"{properties.major}.{properties.minor}",
-                "free_gib": round(free / 2**30, 2),
-                "total_gib": round(total / 2**30, 2),
+                "free_gib": _gib(free),
+                "total_gib": _gib(total),
             }
         )
     return {
@@ -66,22 +67,25 @@ def examine() -> dict[str, Any]:
         "devices": devices,
         "cpu_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "ram_gib": _ram_gib(),
-        "shm_free_gib": None if shm is None else round(shm.free / 2**30, 2),
-        "tmp_free_gib": round(shutil.disk_usage(tempfile.gettempdir()).free / 2**30, 2),
+        "shm_free_gib": None if shm is None else _gib(shm.free),
+        "tmp_free_gib": _gib(shutil.disk_usage(tempfile.gettempdir()).free),
         "codecs": codecs,
         "problems": problems,
     }
 
 
-def _ram_gib() -> dict[str, float] | None:
-    try:
-        page = os.sysconf("SC_PAGE_SIZE")
-        return {
-            "total": round(os.sysconf("SC_PHYS_PAGES") * page / 2**30, 2),
-            "free": round(os.sysconf("SC_AVPHYS_PAGES") * page / 2**30, 2),
-        }
-    except (ValueError, OSError):
-        return None
+def _ram_gib() -> dict[str, float | None]:
+    """``free`` is what budgets are compared with: within the container's limit, caches counted as free."""
+    from talkies.placement.ram import free_ram_bytes
+
+    total = None
+    with suppress(ValueError, OSError):
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return {"total": _gib(total), "free": _gib(free_ram_bytes())}
+
+
+def _gib(num_bytes: int | None) -> float | None:
+    return None if num_bytes is None else round(num_bytes / 2**30, 2)
 
 
 def _print(report: dict[str, Any]) -> None:
@@ -93,8 +97,10 @@ def _print(report: dict[str, Any]) -> None:
     table.add_row("libraries", "  ".join(f"{k} {v}" for k, v in report["libraries"].items()))
     devices = [f"{d['name']} ({d['free_gib']} of {d['total_gib']} GiB free)" for d in report["devices"]]
     table.add_row("GPUs", "\n".join(devices) or "none: clips are made on the CPU")
-    table.add_row("CPU", f"{report['cpu_cores']} cores, RAM {report['ram_gib']}")
-    table.add_row("free", f"/dev/shm {report['shm_free_gib']} GiB, temporary files {report['tmp_free_gib']} GiB")
+    ram, shm = report["ram_gib"], report["shm_free_gib"]
+    table.add_row("CPU", f"{report['cpu_cores']} cores, RAM {ram['free']} of {ram['total']} GiB free")
+    of_shm = "" if shm is None else f"/dev/shm {shm} GiB, "
+    table.add_row("free", f"{of_shm}temporary files {report['tmp_free_gib']} GiB")
     table.add_row("codecs", "  ".join(f"{k} {'yes' if v else 'no'}" for k, v in report["codecs"].items()))
     table.add_row("problems", "\n".join(report["problems"]) or "none")
     Console().print(table)
