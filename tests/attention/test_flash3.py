@@ -10,7 +10,7 @@ from talkies.attention.base import Documents, Trimmed
 from talkies.attention.sdpa import sdpa
 from talkies.errors import InvalidRequest
 from talkies.kernels.select import REFERENCE
-from tests.attention.fake_flash3 import FakeFlash3
+from tests.attention.compare import relative_error
 
 E4M3, BF16 = torch.float8_e4m3fn, torch.bfloat16
 
@@ -23,46 +23,26 @@ def _qkv(num_rows, num_heads=3, head_dim=16, *, key_offset=0.0):
     return torch.stack((q, k, v), dim=1).to(BF16).unbind(1)
 
 
-def _error(got, want):
-    assert got.isfinite().all()
-    return ((got.float() - want.float()).norm() / want.float().norm()).item()
-
-
-@pytest.fixture
-def fake():
-    return FakeFlash3()
-
-
-@pytest.fixture
-def exact(fake):
-    return flash3.Flash3(fake)
-
-
-@pytest.fixture
-def fp8(exact):
-    return flash3.Flash3Fp8(exact, REFERENCE)
-
-
 def test_one_document_takes_the_dense_kernel_and_several_the_varlen_one(fake, exact):
     q, k, v = _qkv(45)
     for documents in (None, Documents.of_lengths([45])):
-        assert _error(exact(q, k, v, documents), sdpa(q, k, v, None)) < 5e-3
+        assert relative_error(exact(q, k, v, documents), sdpa(q, k, v, None)) < 5e-3
     documents = Documents.of_lengths([10, 20, 15])
-    assert _error(exact(q, k, v, documents), sdpa(q, k, v, documents)) < 5e-3
+    assert relative_error(exact(q, k, v, documents), sdpa(q, k, v, documents)) < 5e-3
     assert [call[0] for call in fake.calls] == ["dense", "dense", "varlen"]
 
 
 @pytest.mark.parametrize("documents", [None, Documents.of_lengths([70, 130])], ids=["one", "two"])
 def test_fp8_is_close_and_is_fp8(fake, fp8, documents):
     q, k, v = _qkv(200)
-    assert 1e-3 < _error(fp8(q, k, v, documents), sdpa(q, k, v, documents)) < 0.1
+    assert 1e-3 < relative_error(fp8(q, k, v, documents), sdpa(q, k, v, documents)) < 0.1
     assert {call[1] for call in fake.calls} == {E4M3}
 
 
 def test_smoothing_takes_a_common_offset_of_keys_out_of_the_error(fp8):
     plain, shifted = _qkv(200), _qkv(200, key_offset=30.0)
-    small = _error(fp8(*plain, None), sdpa(*plain, None))
-    assert _error(fp8(*shifted, None), sdpa(*(x.float() for x in shifted), None)) < 2 * small + 0.02
+    small = relative_error(fp8(*plain, None), sdpa(*plain, None))
+    assert relative_error(fp8(*shifted, None), sdpa(*(x.float() for x in shifted), None)) < 2 * small + 0.02
     operands = flash3.quantize(*shifted, None, REFERENCE)
     assert operands.k_SNH.float().mean(0).abs().max() < 0.1 * operands.k_SNH.float().abs().max()
 
@@ -75,8 +55,8 @@ def test_each_document_has_its_own_scales(fp8):
     assert operands.v_descale_BN.shape == (2, 3)
     assert (operands.v_descale_BN[1] > 20 * operands.v_descale_BN[0]).all()
     got, want = fp8(q, k, v, documents), sdpa(q, k, v, documents)
-    assert _error(got[:40], want[:40]) < 0.1
-    assert _error(got[40:], want[40:]) < 0.1
+    assert relative_error(got[:40], want[:40]) < 0.1
+    assert relative_error(got[40:], want[40:]) < 0.1
 
 
 def test_exact_rows_equal_the_bf16_kernel_and_the_rest_does_not(fake, exact, fp8):
@@ -84,8 +64,8 @@ def test_exact_rows_equal_the_bf16_kernel_and_the_rest_does_not(fake, exact, fp8
     documents = Documents.of_lengths([40, 50]).with_exact([(3, 9), (30, 52)])
     got, want = fp8(q, k, v, documents), exact(q, k, v, Documents.of_lengths([40, 50]))
     for a, b in ((3, 9), (30, 40), (40, 52)):
-        assert _error(got[a:b], want[a:b]) < 1e-3
-    assert _error(got[52:], want[52:]) > 1e-3
+        assert relative_error(got[a:b], want[a:b]) < 1e-3
+    assert relative_error(got[52:], want[52:]) > 1e-3
     assert ("dense", BF16, 6, 40) in fake.calls
     assert ("dense", BF16, 10, 40) in fake.calls
     assert ("dense", BF16, 12, 50) in fake.calls
@@ -149,6 +129,6 @@ def test_backends_on_a_gpu_against_float32(name, lengths, pad):
     got = attend(q, k, v, documents)
     inner = Documents.of_lengths(lengths)
     want = sdpa(*(x[:valid].float() for x in (q, k, v)), inner)
-    assert _error(got[:valid], want) < APPROXIMATE.get(name, 6e-3)
+    assert relative_error(got[:valid], want) < APPROXIMATE.get(name, 6e-3)
     assert not got[valid:].any()
     assert torch.equal(got, attend(q, k, v, documents)), "two runs differ"

@@ -17,6 +17,7 @@ from talkies.kernels.fp8 import E4M3, E4M3_MAX
 from talkies.kernels.select import REFERENCE
 from talkies.model.chunking import Chunking
 from talkies.model.modulation import unfolded
+from tests.attention.compare import relative_error
 from tests.attention.fake_flash3 import FakeFlash3
 from tests.model.tiny import tiny_dit, tiny_layout, tiny_rows
 
@@ -38,21 +39,6 @@ def _projection(num_rows=200, num_heads=3, head_dim=16, *, rotary=True, device="
 
 def _turned(qkv, norm, ops=REFERENCE):
     return ops.qk_norm_rope(qkv.clone(), *norm.tensors, eps=norm.eps)
-
-
-def _error(got, want):
-    assert got.isfinite().all()
-    return ((got.float() - want.float()).norm() / want.float().norm()).item()
-
-
-@pytest.fixture
-def fake():
-    return FakeFlash3()
-
-
-@pytest.fixture
-def fp8(fake):
-    return flash3.Flash3Fp8(flash3.Flash3(fake), REFERENCE)
 
 
 @each_documents
@@ -80,7 +66,7 @@ def test_attention_is_as_close_as_by_the_other_path(fake, fp8, documents, rotary
     exact = sdpa(*(x.float() for x in turned), documents)
     got = fp8.of_projection(qkv.clone(), norm, documents)
     assert {call[1] for call in fake.calls} == {E4M3}
-    assert 1e-3 < _error(got, exact) < 1.2 * _error(fp8(*turned, documents), exact) < 0.1
+    assert 1e-3 < relative_error(got, exact) < 1.2 * relative_error(fp8(*turned, documents), exact) < 0.1
 
 
 @pytest.mark.parametrize("spans", [[(0, 200)], [(3, 9), (60, 75)]], ids=["whole", "some"])
@@ -167,7 +153,7 @@ def test_from_the_projection_on_a_gpu_against_float32(lengths, pad):
     attend = registry.create("fa3-fp8", ops).of_projection
     got = attend(qkv.clone(), norm, documents)
     want = sdpa(*(x[:valid].float() for x in _turned(qkv, norm)), inner)
-    assert _error(got[:valid], want) < 0.08
+    assert relative_error(got[:valid], want) < 0.08
     assert not got[valid:].any()
     assert torch.equal(got, attend(qkv.clone(), norm, documents)), "two runs differ"
     x = flash3.quantize_projection(qkv[:valid], norm.first(valid), inner, ops)

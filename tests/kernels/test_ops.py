@@ -348,20 +348,6 @@ def _differing(got, want):
     return (got != want).float().mean().item()
 
 
-@pytest.fixture(autouse=True)
-def _fresh_memory_is_nan(monkeypatch):
-    """``torch.empty`` full of NaN: an element that a kernel forgets shows."""
-    empty = torch.empty
-
-    def poisoned(*args, **kwargs):
-        out = empty(*args, **kwargs)
-        if out.is_floating_point() and out.numel():
-            out.view(torch.uint8).fill_(0xFF) if out.dtype == E4M3 else out.fill_(float("nan"))
-        return out
-
-    monkeypatch.setattr(torch, "empty", poisoned)
-
-
 def test_an_unknown_kernel_set_is_refused_with_the_list():
     with pytest.raises(ConfigError, match=r"'fast'.*reference"):
         select.create("fast")

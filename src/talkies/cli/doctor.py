@@ -34,6 +34,7 @@ def examine() -> dict[str, Any]:
 
     from talkies import __version__
     from talkies.media.capabilities import codec_report
+    from talkies.placement.host import shm_free_bytes
 
     problems: list[str] = []
     libraries: dict[str, str | None] = {}
@@ -45,7 +46,6 @@ def examine() -> dict[str, Any]:
             problems.append(f"{name} is not installed: pip install talkies again")
     codecs = codec_report()
     problems += [f"the installed av has no {name} encoder" for name in ("libx264", "aac") if not codecs.get(name)]
-    shm = shutil.disk_usage("/dev/shm") if os.path.isdir("/dev/shm") else None
     devices = []
     for i in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(i)
@@ -67,7 +67,7 @@ def examine() -> dict[str, Any]:
         "devices": devices,
         "cpu_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "ram_gib": _ram_gib(),
-        "shm_free_gib": None if shm is None else _gib(shm.free),
+        "shm_free_gib": _gib(shm_free_bytes()),
         "tmp_free_gib": _gib(shutil.disk_usage(tempfile.gettempdir()).free),
         "codecs": codecs,
         "problems": problems,

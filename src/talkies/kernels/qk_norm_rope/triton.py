@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from talkies.kernels.launch import EXACT, block_of
+from talkies.kernels.launch import EXACT, rotary_of
 
 HEADS = 16  # at a time; queries and keys of the released model are 7 x 16
 
@@ -92,32 +92,22 @@ def qk_norm_rope(
     num_rows, _, num_heads, head_dim = qkv_S3NH.shape
     if 0 in qkv_S3NH.stride()[:3] or qkv_S3NH.stride(3) != 1:
         qkv_S3NH = qkv_S3NH.contiguous()  # an expanded view cannot be written to
-    num_angles = 0
-    if cos_SA is not None:
-        assert sin_SA is not None
-        num_angles = cos_SA.shape[1]
-        assert cos_SA.shape[0] == num_rows, (cos_SA.shape, num_rows)
-        assert cos_SA.is_contiguous()
-        assert sin_SA.is_contiguous()
-    rest = head_dim - 2 * num_angles
+    rotary = rotary_of(cos_SA, sin_SA, num_rows, head_dim, otherwise=norm_q_H)
     if num_rows:
         qk_norm_rope_kernel[(num_rows,)](
             qkv_S3NH,
             norm_q_H,
             norm_k_H,
-            norm_q_H if cos_SA is None else cos_SA,
-            norm_q_H if sin_SA is None else sin_SA,
+            rotary.cos,
+            rotary.sin,
             qkv_S3NH.stride(0),
             qkv_S3NH.stride(1),
             qkv_S3NH.stride(2),
             num_heads,
             head_dim,
             eps,
-            NUM_ANGLES=num_angles,
-            REST=rest,
+            **rotary.constants,
             HEADS=HEADS,
-            BLOCK_A=block_of(num_angles) if num_angles else 16,
-            BLOCK_R=block_of(rest) if rest else 16,
             num_warps=4,
             **EXACT,
         )
