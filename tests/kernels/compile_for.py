@@ -29,18 +29,18 @@ def cases():
     """(kernel, pointer types by name, constants, warps) at the released sizes."""
     for fp8 in (False, True):
         out = F8 if fp8 else BF
+        warps = 2 if fp8 else 4
         norm = {"x_ptr": BF, "weight_ptr": BF, "shift_ptr": BF, "scale_ptr": BF, "entry_ptr": I32}
         norm |= {"out_ptr": out, "out_scale_ptr": F32, "eps": "fp32"}
-        yield rms.rms_modulate_kernel, norm, {"FP8": fp8, "BLOCK": 4096, "TAIL": 2048}, 4
+        yield rms.rms_modulate_kernel, norm, {"FP8": fp8, "BLOCK": 4096, "TAIL": 2048}, warps
         yield rms.rms_modulate_kernel, {**norm, "out_ptr": F32}, {"FP8": False, "BLOCK": 4096, "TAIL": 2048}, 4
         branch = {"branch_ptr": BF, "gate_ptr": BF}
-        yield gate_norm.gate_residual_norm_kernel, norm | branch, {"FP8": fp8, "BLOCK": 4096, "TAIL": 2048}, 4
+        yield gate_norm.gate_residual_norm_kernel, norm | branch, {"FP8": fp8, "BLOCK": 4096, "TAIL": 2048}, warps
         up = {"up_ptr": BF, "out_ptr": out, "out_scale_ptr": F32}
-        yield glu.swiglu_kernel, up, {"FP8": fp8, "BLOCK": 16384 if fp8 else 4096}, 16 if fp8 else 8
+        yield glu.swiglu_kernel, up, {"FP8": fp8, "BLOCK": 16384 if fp8 else 4096}, 8
         for angles in (0, 48):
             names = ("qkv_ptr", "norm_q_ptr", "norm_k_ptr", "cos_ptr", "sin_ptr")
-            constants = {"NUM_ANGLES": angles, "REST": 128 - 2 * angles, "HEADS": 16}
-            constants |= {"BLOCK_A": 64 if angles else 16, "BLOCK_R": 32 if angles else 128}
+            constants = {"NUM_ANGLES": angles, "PAIRS": 64, "BLOCK_P": 64, "HEADS": 16, "ROWS": 8}
             yield qk.qk_norm_rope_kernel, dict.fromkeys(names, BF) | {"eps": "fp32"}, constants, 4
     yield (
         gate.gate_residual_kernel,
@@ -56,18 +56,18 @@ def cases():
     for flag in (False, True):
         pointers = {"x_ptr": BF, "scale_ptr": F32, "offset_ptr": F32, "document_ptr": I32, "out_ptr": F8}
         yield heads.quantize_heads_kernel, pointers, {"OFFSET": flag, "DOCUMENTS": flag, "HEADS": 16, "BLOCK": 128}, 4
-    pointers = {"keys_ptr": F32, "values_ptr": F32, "norm_q_ptr": BF, "scale_ptr": F32, "mean_ptr": F32}
-    constants = {"PARTS": 3, "CHUNKS": 16, "BLOCK": 128}
-    yield scales.reduce_scales_kernel, pointers | {"root_dim": "fp32"}, constants, 4
+    pointers = {"norm_q_ptr": BF, "norm_k_ptr": BF, "root_dim": "fp32"}
+    pointers |= dict.fromkeys(("keys_ptr", "values_ptr", "scale_ptr", "mean_ptr"), F32)
+    yield scales.reduce_scales_kernel, pointers, {"CHUNKS": 16, "BLOCK": 128}, 4
     for angles in (0, 48):
-        blocks = {"NUM_ANGLES": angles, "REST": 128 - 2 * angles, "BLOCK": 128}
-        blocks |= {"BLOCK_A": 64 if angles else 16, "BLOCK_R": 32 if angles else 128}
+        blocks = {"NUM_ANGLES": angles, "PAIRS": 64, "BLOCK_P": 64, "BLOCK": 128}
         pointers = {"qkv_ptr": BF, "norm_q_ptr": BF, "norm_k_ptr": BF, "cos_ptr": BF, "sin_ptr": BF, "eps": "fp32"}
         parts = pointers | {"keys_ptr": F32, "values_ptr": F32}
-        yield scales.qkv_scales_kernel, parts, blocks | {"PARTS": 3, "CHUNK": 128, "HEADS": 8}, 2
+        yield scales.qkv_scales_kernel, parts, blocks | {"CHUNK": 448, "EVERY": 7, "HEADS": 8}, 2
         pointers |= {"scale_ptr": F32, "mean_ptr": F32, "document_ptr": I32, "out_ptr": F8}
+        blocks |= {"HEADS": 4, "ROWS": 32, "STAGES": 3}
         for flag in (False, True):
-            yield operands.norm_rope_quantize_kernel, pointers, blocks | {"DOCUMENTS": flag, "HEADS": 16}, 4
+            yield operands.norm_rope_quantize_kernel, pointers, blocks | {"DOCUMENTS": flag}, 1
 
 
 def compile_all(capability: int) -> None:

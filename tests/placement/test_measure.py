@@ -77,7 +77,7 @@ ATTENTION = 4 * 33**2 * CONFIG.inner_dim
 
 def test_an_approximating_backend_is_measured_both_ways(monkeypatch, block):
     monkeypatch.setattr(measure, "_has_fp8_products", lambda device: True)
-    around = 33 * 13 * CONFIG.inner_dim
+    around = 33 * 11 * CONFIG.inner_dim
     assert around == operand_bytes(CONFIG, 33, fp8_attention=True)
     bf16, fp8 = measure.block_rates(CPU, "fa3-fp8", elementwise_bytes_per_s=around / 0.5)
     assert bf16.products == pytest.approx(PRODUCTS / 4)

@@ -93,7 +93,8 @@ def quantize(q_SNH: Tensor, k_SNH: Tensor, v_SNH: Tensor, documents: Documents |
 def quantize_projection(qkv_S3NH: Tensor, norm: QkNorm, documents: Documents | None, ops: Ops) -> Fp8Operands:
     """As :func:`quantize`, for queries and keys that are not made yet. The projection is read twice and left as it is.
 
-    Keys and values have the same bits. Queries are scaled by what their norm allows, not by their largest magnitude.
+    Values have the same bits. Queries and keys are scaled by what their norm allows, not by their largest magnitude,
+    and keys lose a mean of few of them.
     """
     spans, document_S = _spans(qkv_S3NH, documents)
     scale_3BN, mean = ops.qkv_scales(qkv_S3NH, *norm.tensors, spans, eps=norm.eps)

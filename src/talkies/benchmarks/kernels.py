@@ -96,7 +96,7 @@ def _head_ops(config: DiTConfig, num_rows: int, randn: Callable[..., Tensor], op
     offset = torch.zeros(1, heads, head_dim, device=qkv.device)
     yield "quantize_heads (keys)", one * (wide + narrow), lambda: ops.quantize_heads(k, scales, offset, None)
     tables = (*norms, cos, sin)
-    yield "qkv_scales", 2 * one * wide, lambda: ops.qkv_scales(qkv, *tables, spans, eps=1e-5)
+    yield "qkv_scales", one * wide * 8 // 7, lambda: ops.qkv_scales(qkv, *tables, spans, eps=1e-5)
     scale_3BN = scales.expand(3, 1, heads).contiguous()
 
     def operands() -> object:

@@ -109,73 +109,53 @@ def store_split_row(
 
 
 @triton.jit
-def heads_of_row(ptr, a, r, in_heads, NUM_ANGLES: tl.constexpr, REST: tl.constexpr):
-    """Some heads of one row, in the three parts that rotary sees: ``a`` turns with ``b``, ``r`` does not.
+def pairs_of_head(NUM_ANGLES: tl.constexpr, PAIRS: tl.constexpr, BLOCK_P: tl.constexpr):
+    """The channels of a head as pairs, [1, BLOCK_P]: the first of each, the second, and which of them there are.
 
-    ``ptr`` [heads, 1] points at the heads, or at what they share; a part that is empty is zeros.
+    Rotary turns channel c of the first A with channel c + A. The rest does not turn; its halves are paired, so that a
+    head fills its lanes.
     """
-    xa = tl.zeros(in_heads.shape, dtype=ptr.dtype.element_ty)
-    xb = xa
-    xr = xa
-    if NUM_ANGLES > 0:
-        mask = in_heads & (a < NUM_ANGLES)[None, :]
-        xa = tl.load(ptr + a[None, :], mask=mask, other=0.0)
-        xb = tl.load(ptr + NUM_ANGLES + a[None, :], mask=mask, other=0.0)
-    if REST > 0:
-        xr = tl.load(ptr + 2 * NUM_ANGLES + r[None, :], mask=in_heads & (r < REST)[None, :], other=0.0)
-    return xa, xb, xr
+    p = tl.arange(0, BLOCK_P)[None, :]
+    passes = p >= NUM_ANGLES
+    return p + tl.where(passes, NUM_ANGLES, 0), p + tl.where(passes, PAIRS, NUM_ANGLES), p < PAIRS
 
 
 @triton.jit
-def angles_of_row(cos_ptr, sin_ptr, row, a, heads, NUM_ANGLES: tl.constexpr):
-    """Cosines and sines of one row, repeated for ``heads`` [heads, 1]: loaded in the layout of what they turn."""
+def load_pairs(ptr, first, second, mask):
+    """``ptr`` [heads, 1] points at heads, or at what they share."""
+    return tl.load(ptr + first, mask=mask, other=0.0), tl.load(ptr + second, mask=mask, other=0.0)
+
+
+@triton.jit
+def store_pairs(ptr, ya, yb, first, second, mask):
+    tl.store(ptr + first, ya.to(ptr.dtype.element_ty), mask=mask)
+    tl.store(ptr + second, yb.to(ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def angles_of_row(cos_ptr, sin_ptr, row, heads, NUM_ANGLES: tl.constexpr, BLOCK_P: tl.constexpr):
+    """Cosines and sines of one row's pairs, repeated for ``heads`` [heads, 1]: loaded in the layout of what they turn.
+
+    A pair that does not turn has the angle 0.
+    """
     cos = (heads * 0).to(cos_ptr.dtype.element_ty)
     sin = cos
     if NUM_ANGLES > 0:
-        at = row * NUM_ANGLES + heads * 0 + a[None, :]
-        mask = (heads >= 0) & (a < NUM_ANGLES)[None, :]
-        cos = tl.load(cos_ptr + at, mask=mask, other=1.0)
-        sin = tl.load(sin_ptr + at, mask=mask, other=0.0)
+        p = heads * 0 + tl.arange(0, BLOCK_P)[None, :]
+        cos = tl.load(cos_ptr + row * NUM_ANGLES + p, mask=p < NUM_ANGLES, other=1.0)
+        sin = tl.load(sin_ptr + row * NUM_ANGLES + p, mask=p < NUM_ANGLES, other=0.0)
     return cos, sin
 
 
 @triton.jit
-def norm_and_turn(
-    xa, xb, xr, wa, wb, wr, cos, sin, head_dim, eps, T: tl.constexpr, NUM_ANGLES: tl.constexpr, REST: tl.constexpr
-):
-    """RMSNorm and rotary of heads in three parts, with the bits of ``qk_norm_rope`` in ``T``. Returns float32.
-
-    Sums over channels go through a reshape: without it all tiles are shuffled into the layout of the rest, twice.
-    """
-    xa, xb, xr = xa.to(tl.float32), xb.to(tl.float32), xr.to(tl.float32)
-    wa, wb, wr = wa.to(tl.float32), wb.to(tl.float32), wr.to(tl.float32)
-    cos, sin = cos.to(tl.float32), sin.to(tl.float32)
-    square = tl.zeros((xa.shape[0],), dtype=tl.float32)
+def norm_and_turn(xa, xb, wa, wb, cos, sin, head_dim, eps, T: tl.constexpr, NUM_ANGLES: tl.constexpr):
+    """RMSNorm and rotary of heads in pairs, rounded to ``T`` where the reference rounds. Returns float32."""
+    xa, xb, wa, wb = xa.to(tl.float32), xb.to(tl.float32), wa.to(tl.float32), wb.to(tl.float32)
+    factor = inverse_rms(tl.sum(xa * xa + xb * xb, axis=1, keep_dims=True), head_dim, eps)
+    ya = (xa * factor * wa).to(T).to(tl.float32)
+    yb = (xb * factor * wb).to(T).to(tl.float32)
     if NUM_ANGLES > 0:
-        square += tl.reshape(tl.sum(xa * xa + xb * xb, axis=1, keep_dims=True), (xa.shape[0],))
-    if REST > 0:
-        square += tl.reshape(tl.sum(xr * xr, axis=1, keep_dims=True), (xr.shape[0],))
-    factor = inverse_rms(square, head_dim, eps)[:, None]
-    ya = xa
-    yb = xb
-    yr = xr
-    if NUM_ANGLES > 0:
-        na = (xa * factor * wa).to(T).to(tl.float32)
-        nb = (xb * factor * wb).to(T).to(tl.float32)
+        na, nb, cos, sin = ya, yb, cos.to(tl.float32), sin.to(tl.float32)
         ya = ((na * cos).to(T).to(tl.float32) - (nb * sin).to(T).to(tl.float32)).to(T).to(tl.float32)
         yb = ((nb * cos).to(T).to(tl.float32) + (na * sin).to(T).to(tl.float32)).to(T).to(tl.float32)
-    if REST > 0:
-        yr = (xr * factor * wr).to(T).to(tl.float32)
-    return ya, yb, yr
-
-
-@triton.jit
-def store_heads(ptr, ya, yb, yr, a, r, in_heads, NUM_ANGLES: tl.constexpr, REST: tl.constexpr):
-    """Where :func:`heads_of_row` would find them."""
-    T: tl.constexpr = ptr.dtype.element_ty
-    if NUM_ANGLES > 0:
-        mask = in_heads & (a < NUM_ANGLES)[None, :]
-        tl.store(ptr + a[None, :], ya.to(T), mask=mask)
-        tl.store(ptr + NUM_ANGLES + a[None, :], yb.to(T), mask=mask)
-    if REST > 0:
-        tl.store(ptr + 2 * NUM_ANGLES + r[None, :], yr.to(T), mask=in_heads & (r < REST)[None, :])
+    return ya, yb

@@ -50,9 +50,18 @@ def split_row(num_channels: int) -> tuple[int, int]:
     return block, block_of(num_channels - block) if num_channels > block else 0
 
 
-def warps_of(block: int) -> int:
-    """Up to 32 values a thread: a row of 5,376 channels takes 8 warps."""
-    return min(16, max(1, block // 1024))
+def warps_of(block: int, *, quantized: bool = False) -> int:
+    """Up to 32 values a thread, 16 warps; half as many where a row waits for its own scale, too.
+
+    Then warps wait for each other twice, and more of them in a program make other rows wait with them (LOG.md).
+    """
+    warps = min(16, max(1, block // 1024))
+    return max(1, warps // 2) if quantized else warps
+
+
+def rows_of(num_rows: int, groups: int, most: int) -> int:
+    """Rows of a program where ``groups`` programs share a row: ``most``, or one while that keeps a GPU busier."""
+    return most if num_rows * groups >= 2048 * most else 1
 
 
 def check_tables(*tables_TD: Tensor) -> int:
@@ -65,7 +74,7 @@ def check_tables(*tables_TD: Tensor) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Rotary:
-    """What a kernel that turns heads is launched with: tables [S, A] and the sizes of a head's three parts."""
+    """What a kernel that turns heads is launched with: tables [S, A], and a head's sizes in pairs of channels."""
 
     cos: Tensor
     sin: Tensor
@@ -83,14 +92,9 @@ def rotary_of(
         assert cos_SA.shape[0] == num_rows, (cos_SA.shape, num_rows)
         assert cos_SA.is_contiguous()
         assert sin_SA.is_contiguous()
-    rest = head_dim - 2 * num_angles
+    assert head_dim % 2 == 0, head_dim
     return Rotary(
         otherwise if cos_SA is None else cos_SA,
         otherwise if sin_SA is None else sin_SA,
-        {
-            "NUM_ANGLES": num_angles,
-            "REST": rest,
-            "BLOCK_A": block_of(num_angles) if num_angles else 16,
-            "BLOCK_R": block_of(rest) if rest else 16,
-        },
+        {"NUM_ANGLES": num_angles, "PAIRS": head_dim // 2, "BLOCK_P": block_of(head_dim // 2)},
     )

@@ -45,9 +45,9 @@ def elementwise_bytes(config: DiTConfig, rows: int, *, fp8: bool = False, fp8_at
 
 def operand_bytes(config: DiTConfig, rows: int, *, fp8_attention: bool) -> int:
     """What is read and written between the projection and the attention kernel."""
-    # qk_norm_rope reads and writes q and k. In e4m3 qkv_scales reads k and v, norm_rope_quantize reads q, k, v and
-    # writes them in one byte.
-    return rows * config.inner_dim * (4 + 6 + 3 if fp8_attention else 8)
+    # qk_norm_rope reads and writes q and k. In e4m3 qkv_scales reads v (and few keys), norm_rope_quantize reads q, k, v
+    # and writes them in one byte.
+    return rows * config.inner_dim * (2 + 6 + 3 if fp8_attention else 8)
 
 
 def pass_seconds(compute_s: Sequence[float], transfer_s: Sequence[float], slots: int) -> float:

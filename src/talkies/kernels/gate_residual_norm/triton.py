@@ -100,7 +100,7 @@ def gate_residual_norm(
             FP8=out_scale is not None,
             BLOCK=block,
             TAIL=tail,
-            num_warps=warps_of(block),
+            num_warps=warps_of(block, quantized=out_scale is not None),
             **EXACT,
         )
     return branch_SD, rows_or_fp8(out, out_scale, x_SD.dtype)

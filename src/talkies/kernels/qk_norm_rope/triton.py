@@ -1,7 +1,7 @@
-"""``qk_norm_rope`` in one pass over the fused projection: a program a row, queries and keys of all heads.
+"""``qk_norm_rope`` in one pass over the fused projection: a program some heads of some rows.
 
 Queries and keys are written back where they lay, so the attention layout [S, N, H] is a view of the projection and
-nothing is allocated. Rotation pairs channel c with c + A, so a head is loaded in three parts: first A, next A, rest.
+nothing is allocated.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from talkies.kernels.launch import EXACT, rotary_of
+from talkies.kernels.device import angles_of_row, load_pairs, norm_and_turn, pairs_of_head, store_pairs
+from talkies.kernels.launch import EXACT, rotary_of, rows_of
 
-HEADS = 16  # at a time; queries and keys of the released model are 7 x 16
+HEADS = 16  # of a program; queries and keys of the released model are 7 x 16
+ROWS = 8  # of a program, if there are many
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def qk_norm_rope_kernel(
     qkv_ptr,
     norm_q_ptr,
@@ -25,59 +27,31 @@ def qk_norm_rope_kernel(
     row_stride,
     kind_stride,
     head_stride,
+    num_rows,
     num_heads,
     head_dim,
     eps,
     NUM_ANGLES: tl.constexpr,
-    REST: tl.constexpr,
+    PAIRS: tl.constexpr,
     HEADS: tl.constexpr,
-    BLOCK_A: tl.constexpr,
-    BLOCK_R: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK_P: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)
     T: tl.constexpr = qkv_ptr.dtype.element_ty
-    a = tl.arange(0, BLOCK_A)
-    r = tl.arange(0, BLOCK_R)
-    in_a = a < NUM_ANGLES
-    in_r = r < REST
-    if NUM_ANGLES > 0:
-        cos = tl.load(cos_ptr + row * NUM_ANGLES + a, mask=in_a, other=1.0).to(tl.float32)[None, :]
-        sin = tl.load(sin_ptr + row * NUM_ANGLES + a, mask=in_a, other=0.0).to(tl.float32)[None, :]
-        wa_q = tl.load(norm_q_ptr + a, mask=in_a, other=0.0).to(tl.float32)[None, :]
-        wb_q = tl.load(norm_q_ptr + NUM_ANGLES + a, mask=in_a, other=0.0).to(tl.float32)[None, :]
-        wa_k = tl.load(norm_k_ptr + a, mask=in_a, other=0.0).to(tl.float32)[None, :]
-        wb_k = tl.load(norm_k_ptr + NUM_ANGLES + a, mask=in_a, other=0.0).to(tl.float32)[None, :]
-    if REST > 0:
-        wr_q = tl.load(norm_q_ptr + 2 * NUM_ANGLES + r, mask=in_r, other=0.0).to(tl.float32)[None, :]
-        wr_k = tl.load(norm_k_ptr + 2 * NUM_ANGLES + r, mask=in_r, other=0.0).to(tl.float32)[None, :]
-    for first in range(0, 2 * num_heads, HEADS):
-        head = first + tl.arange(0, HEADS)
-        is_key = (head >= num_heads)[:, None]
-        valid = (head < 2 * num_heads)[:, None]
-        kind = (head >= num_heads).to(tl.int64)
-        base = qkv_ptr + row * row_stride + kind * kind_stride + (head - kind * num_heads) * head_stride
-        base = base[:, None]
-        square = tl.zeros((HEADS,), dtype=tl.float32)
-        if NUM_ANGLES > 0:
-            mask_a = valid & in_a[None, :]
-            xa = tl.load(base + a[None, :], mask=mask_a, other=0.0).to(tl.float32)
-            xb = tl.load(base + NUM_ANGLES + a[None, :], mask=mask_a, other=0.0).to(tl.float32)
-            square += tl.sum(xa * xa + xb * xb, axis=1)
-        if REST > 0:
-            mask_r = valid & in_r[None, :]
-            xr = tl.load(base + 2 * NUM_ANGLES + r[None, :], mask=mask_r, other=0.0).to(tl.float32)
-            square += tl.sum(xr * xr, axis=1)
-        factor = tl.div_rn(1.0, tl.sqrt_rn(square / head_dim + eps))[:, None]
-        if NUM_ANGLES > 0:
-            na = (xa * factor * tl.where(is_key, wa_k, wa_q)).to(T).to(tl.float32)
-            nb = (xb * factor * tl.where(is_key, wb_k, wb_q)).to(T).to(tl.float32)
-            ya = (na * cos).to(T).to(tl.float32) - (nb * sin).to(T).to(tl.float32)
-            yb = (nb * cos).to(T).to(tl.float32) + (na * sin).to(T).to(tl.float32)
-            tl.store(base + a[None, :], ya.to(T), mask=mask_a)
-            tl.store(base + NUM_ANGLES + a[None, :], yb.to(T), mask=mask_a)
-        if REST > 0:
-            nr = xr * factor * tl.where(is_key, wr_k, wr_q)
-            tl.store(base + 2 * NUM_ANGLES + r[None, :], nr.to(T), mask=mask_r)
+    head = tl.program_id(0) * HEADS + tl.arange(0, HEADS)[:, None]
+    first, second, in_pairs = pairs_of_head(NUM_ANGLES, PAIRS, BLOCK_P)
+    mask = in_pairs & (head < 2 * num_heads)
+    is_key = head >= num_heads
+    kind = is_key.to(tl.int64)
+    qkv_ptr += kind * kind_stride + (head - kind * num_heads) * head_stride
+    wa, wb = load_pairs(tl.where(is_key, norm_k_ptr, norm_q_ptr), first, second, mask)
+    start = tl.program_id(1).to(tl.int64) * ROWS
+    for row in range(start, tl.minimum(start + ROWS, num_rows)):
+        here = qkv_ptr + row * row_stride
+        xa, xb = load_pairs(here, first, second, mask)
+        cos, sin = angles_of_row(cos_ptr, sin_ptr, row, head, NUM_ANGLES, BLOCK_P)
+        ya, yb = norm_and_turn(xa, xb, wa, wb, cos, sin, head_dim, eps, T, NUM_ANGLES)
+        store_pairs(here, ya, yb, first, second, mask)
 
 
 def qk_norm_rope(
@@ -94,7 +68,9 @@ def qk_norm_rope(
         qkv_S3NH = qkv_S3NH.contiguous()  # an expanded view cannot be written to
     rotary = rotary_of(cos_SA, sin_SA, num_rows, head_dim, otherwise=norm_q_H)
     if num_rows:
-        qk_norm_rope_kernel[(num_rows,)](
+        groups = triton.cdiv(2 * num_heads, HEADS)
+        rows = rows_of(num_rows, groups, ROWS)
+        qk_norm_rope_kernel[(groups, triton.cdiv(num_rows, rows))](
             qkv_S3NH,
             norm_q_H,
             norm_k_H,
@@ -103,11 +79,13 @@ def qk_norm_rope(
             qkv_S3NH.stride(0),
             qkv_S3NH.stride(1),
             qkv_S3NH.stride(2),
+            num_rows,
             num_heads,
             head_dim,
             eps,
             **rotary.constants,
             HEADS=HEADS,
+            ROWS=rows,
             num_warps=4,
             **EXACT,
         )

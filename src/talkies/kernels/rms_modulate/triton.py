@@ -77,7 +77,7 @@ def rms_modulate(
             FP8=out_scale is not None,
             BLOCK=block,
             TAIL=tail,
-            num_warps=warps_of(block),
+            num_warps=warps_of(block, quantized=out_scale is not None),
             **EXACT,
         )
     return rows_or_fp8(out, out_scale, x_SD.dtype)

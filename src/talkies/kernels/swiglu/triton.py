@@ -44,7 +44,7 @@ def swiglu(up_S2F: Tensor, *, dtype: torch.dtype | None = None) -> Tensor | Fp8R
             num_inner,
             FP8=out_scale is not None,
             BLOCK=block,
-            num_warps=warps_of(2 * block),
+            num_warps=warps_of(2 * block, quantized=out_scale is not None),
             **EXACT,
         )
     return rows_or_fp8(out, out_scale, up_S2F.dtype)
