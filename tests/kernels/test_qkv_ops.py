@@ -162,7 +162,8 @@ def test_operands_are_those_of_the_ops_apart(lengths, num_heads, num_angles, apa
         assert x.is_contiguous()
         want = exact if offset is None else exact - offset.double()[index]
         limited = (want / scale_BN.double()[index][..., None]).clamp(-E4M3_MAX, E4M3_MAX)
-        rounding = TOLERANCE[dtype] * (1 + exact.abs()) / scale_BN.double()[index][..., None]
+        # Turning subtracts what was rounded: a small channel can have the error of its head's largest.
+        rounding = TOLERANCE[dtype] * (1 + exact.abs().amax(-1, keepdim=True)) / scale_BN.double()[index][..., None]
         assert ((x.double() - limited).abs() <= limited.abs() * 0.126 + 2**-9 + rounding).all()
         same = _bits(x) == _bits(ops.quantize_heads(alone, scale_BN, offset, documents))
         assert same.all() if device == "cpu" else same.float().mean() > 0.99
