@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from talkies.kernels.fp8 import E4M3, E4M3_MAX
+from talkies.kernels.select import REFERENCE
 from tests.kernels.sets import each_dtype, each_op_set, each_triton_set, ops_for
 
 EPS = 1e-5
@@ -187,6 +188,24 @@ def test_programs_of_many_rows_find_the_same_bits(lengths, monkeypatch, name, de
         assert 37 % module.ROWS
         monkeypatch.setattr(module, "rows_of", lambda num_rows, groups, most: most)
     assert all(torch.equal(_bits(a), _bits(b)) for a, b in zip(few, both(), strict=True))
+
+
+@each_triton_set
+@pytest.mark.parametrize(("head_dim", "num_angles"), [(24, 6), (24, 12), (40, 0)])
+def test_pairs_of_a_head_need_not_fill_their_lanes(head_dim, num_angles, name, device):
+    ops, documents = ops_for(name, device), _documents((2, 7), device)
+    qkv = torch.randn(9, 3, 5, head_dim, device=device)
+    theta = torch.randn(9, num_angles, device=device)
+    tables = (theta.cos(), theta.sin()) if num_angles else (None, None)
+    arguments = (*torch.randn(2, head_dim, device=device), *tables)
+    scales = REFERENCE.qkv_scales(qkv, *arguments, [(0, 2), (2, 9)], eps=EPS)
+    close = {"rtol": TOLERANCE[torch.float32], "atol": TOLERANCE[torch.float32]}
+    torch.testing.assert_close(ops.qkv_scales(qkv, *arguments, [(0, 2), (2, 9)], eps=EPS), scales, **close)
+    want = REFERENCE.norm_rope_quantize(qkv, *arguments, *scales, documents, eps=EPS)
+    for x, y in zip(ops.norm_rope_quantize(qkv, *arguments, *scales, documents, eps=EPS), want, strict=True):
+        torch.testing.assert_close(x.float(), y.float(), rtol=0.13, atol=2**-9)  # one step of e4m3
+    want = REFERENCE.qk_norm_rope(qkv, *arguments, eps=EPS)
+    torch.testing.assert_close(ops.qk_norm_rope(qkv.clone(), *arguments, eps=EPS), want, **close)
 
 
 @each_op_set

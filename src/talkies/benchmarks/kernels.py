@@ -13,6 +13,7 @@ from torch import Tensor
 
 from talkies.benchmarks.timing import median_of
 from talkies.kernels.fp8 import E4M3
+from talkies.kernels.qkv_scales.reference import EVERY
 from talkies.kernels.runs import RowRuns
 from talkies.kernels.select import Ops
 from talkies.model.config import DiTConfig
@@ -96,7 +97,7 @@ def _head_ops(config: DiTConfig, num_rows: int, randn: Callable[..., Tensor], op
     offset = torch.zeros(1, heads, head_dim, device=qkv.device)
     yield "quantize_heads (keys)", one * (wide + narrow), lambda: ops.quantize_heads(k, scales, offset, None)
     tables = (*norms, cos, sin)
-    yield "qkv_scales", one * wide * 8 // 7, lambda: ops.qkv_scales(qkv, *tables, spans, eps=1e-5)
+    yield "qkv_scales", one * wide * (EVERY + 1) // EVERY, lambda: ops.qkv_scales(qkv, *tables, spans, eps=1e-5)
     scale_3BN = scales.expand(3, 1, heads).contiguous()
 
     def operands() -> object:
