@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import weakref
 
@@ -10,12 +11,21 @@ import torch
 
 from talkies.attention import registry
 from talkies.errors import ConfigError
+from talkies.kernels import select
 from talkies.kernels.fp8 import E4M3
 from talkies.kernels.select import REFERENCE
 from talkies.model.chunking import Chunking
 from talkies.model.modulation import unfolded
 from talkies.model.weights import build_dit
-from talkies.placement.quantize import LINEARS, QuantizeConfig, linear_names, placer, quantized_names
+from talkies.placement.quantize import (
+    LINEARS,
+    QuantizeConfig,
+    check_device,
+    linear_names,
+    placer,
+    product_error,
+    quantized_names,
+)
 from tests.kernels.sets import needs_triton
 from tests.model.tiny import CONFIG, tiny_dit, tiny_layout, tiny_rows
 
@@ -98,13 +108,46 @@ def test_chunks_change_nothing(chunking):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="interpreted kernels only")
 @pytest.mark.parametrize("quantize", [QuantizeConfig(), FP8], ids=["plain", "fp8"])
 def test_a_forward_through_interpreted_kernels_equals_the_reference(quantize):
-    from talkies.kernels import select
-
     layout = tiny_layout(5, keyframe=False, audio_latents=4)
     rows = tiny_rows(layout)
     want, got = (_forward(_built(quantize, ops=select.create(name)), layout, rows) for name in ("reference", "triton"))
     # One e4m3 value on the other side of a tie is 6 % of that value; without fp8 only the order of sums differs.
     assert _relative(got, want) < (1e-2 if quantize.method == "fp8" else 1e-5)
+
+
+@pytest.fixture
+def ada(monkeypatch):
+    """The CPU, taken for a GPU that multiplies e4m3."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 9))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA L4")
+    return CPU
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["reference", "triton"])
+def test_products_of_this_gpu_are_right(name):
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 9):
+        pytest.skip("no CUDA device that multiplies e4m3")
+    assert 0.03 < product_error(select.create(name), torch.device("cuda")) < 0.05
+
+
+def test_a_device_whose_products_are_right_is_taken(ada):
+    assert 0.03 < product_error(REFERENCE, CPU) < 0.05
+    check_device(ada, REFERENCE)
+
+
+@pytest.mark.parametrize("factor", [0.25, float("nan")])
+def test_a_device_whose_products_are_wrong_is_refused_by_name(ada, factor):
+    ops = dataclasses.replace(REFERENCE, fp8_linear=lambda *args, **kw: factor * REFERENCE.fp8_linear(*args, **kw))
+    with pytest.raises(ConfigError, match=r"text_quantization=fp8: .* NVIDIA L4 are off by (0.75|nan)") as caught:
+        check_device(ada, ops, "text_quantization")
+    assert (caught.value.param, caught.value.hint[:27]) == ("text_quantization", "use text_quantization=none,")
+
+
+def test_a_device_without_e4m3_is_refused(ada, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
+    with pytest.raises(ConfigError, match=r"quantization=fp8 needs compute capability 8\.9, this is 8\.6"):
+        check_device(ada, REFERENCE)
 
 
 def test_exclusions_are_exact_names_or_patterns():

@@ -167,7 +167,7 @@ def test_degrees_that_do_not_divide_are_refused_with_those_that_do():
 
 
 def test_a_shard_too_narrow_for_fp8_is_refused(monkeypatch):
-    monkeypatch.setattr("talkies.placement.quantize.check_device", lambda device: None)
+    monkeypatch.setattr("talkies.placement.quantize.check_device", lambda *_: None)
     config = shard_config(DiTConfig(num_attention_heads=8, attention_head_dim=24, rope_freq_dim=4, ffn_dim=64), 8)
     with pytest.raises(ConfigError, match="attention width is 24"):
         placer(FP8, config, None, torch.device("cuda"))

@@ -94,7 +94,7 @@ def place_text(
     """The text encoder (group ``text``). What is quantised is quantised on the device, wherever it lives after."""
     names = quantized_text_names(quantize, NUM_LAYERS)
     if names and device.type == "cuda":
-        check_device(device, "text_quantization")
+        check_device(device, ops, "text_quantization")
     encoder = TextEncoder.load(
         folder,
         dtype=dtype,

@@ -35,6 +35,8 @@ TEXT_LINEARS = (
 )
 TEXT_PREFIX = "text_encoder."  # of exclusions that are about the text encoder
 METHODS = ("none", "fp8")
+# Of a product of random numbers, both sides rounded to e4m3: 0.037 where the arithmetic is right.
+MAX_PRODUCT_ERROR = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +91,7 @@ def placer(quantize: QuantizeConfig, config: DiTConfig, ops: Ops, device: torch.
     """Moves every tensor to ``device`` and quantises the chosen linears there, with a scale per output."""
     chosen = quantized_names(quantize, config)
     if chosen and device.type == "cuda":
-        check_device(device)
+        check_device(device, ops)
         _check_sizes(config)
 
     def place(name: str, tensor: Tensor) -> dict[str, Tensor]:
@@ -103,8 +105,11 @@ def placer(quantize: QuantizeConfig, config: DiTConfig, ops: Ops, device: torch.
     return place
 
 
-def check_device(device: torch.device, option: str = "quantization") -> None:
-    """Raises ``ConfigError`` for a GPU without e4m3 products; ``option`` is what the user set to fp8."""
+def check_device(device: torch.device, ops: Ops, option: str = "quantization") -> None:
+    """Raises ``ConfigError`` for a GPU without e4m3 products, or with wrong ones; ``option`` is what was set to fp8.
+
+    Another engine's 8-bit kernels gave noise on one generation of GPUs, and nothing said so before the clip was seen.
+    """
     capability = torch.cuda.get_device_capability(device)
     if capability < (8, 9):
         raise ConfigError(
@@ -112,6 +117,24 @@ def check_device(device: torch.device, option: str = "quantization") -> None:
             hint=f"use {option}=none",
             param=option,
         )
+    error = product_error(ops, device)
+    if not error < MAX_PRODUCT_ERROR:
+        raise ConfigError(
+            f"{option}=fp8: e4m3 products on {torch.cuda.get_device_name(device)} are off by {error:.2g} of their size,"
+            f" over {MAX_PRODUCT_ERROR:g}",
+            hint=f"use {option}=none, or another version of torch or of the driver",
+            param=option,
+        )
+
+
+def product_error(ops: Ops, device: torch.device) -> float:
+    """Of a small product by ``ops`` on ``device`` to the same in float32, relative; NaN when it is not finite."""
+    generator = torch.Generator(device).manual_seed(0)
+    x, weight = (torch.randn(rows, 512, generator=generator, device=device, dtype=torch.bfloat16) for rows in (64, 256))
+    rows = ops.quantize_rows(weight)
+    got = ops.fp8_linear(ops.quantize_rows(x), rows.data, rows.scale).float()
+    want = x.float() @ weight.float().T
+    return float((got - want).norm() / want.norm())
 
 
 def _check_sizes(config: DiTConfig) -> None:
