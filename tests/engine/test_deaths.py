@@ -470,7 +470,6 @@ def test_a_worker_that_hangs_in_a_later_start_is_replaced_and_the_queue_waits(ru
 def test_a_hub_may_take_as_long_as_it_needs_to_send_a_model(monkeypatch):
     """A worker says what it is when it has the files, which may take hours; that is no silence of a loading one."""
     monkeypatch.setattr(module, "Link", FakeLink)
-    monkeypatch.setattr(module, "INFO_TIMEOUT_S", 0.1, raising=False)
     monkeypatch.setattr(FakeLink, "made", [])
     monkeypatch.setattr(FakeLink, "start", staticmethod(lambda link: None))
     executor = Executor(None, start_timeout_s=0.1)

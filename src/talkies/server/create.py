@@ -50,11 +50,11 @@ def _check_sync(draft: Draft) -> None:
     if draft.webhook_url is not None:
         raise InvalidRequest("webhook_url has no use here: the answer is the video", param="webhook_url")
     if draft.request.num_outputs > 1:
-        name = "num_outputs_per_prompt"
+        name = draft.names.get("num_outputs_per_prompt", "num_outputs_per_prompt")
         raise InvalidRequest(
-            f"{draft.names.get(name, name)}={draft.request.num_outputs}, but the answer is one video",
+            f"{name}={draft.request.num_outputs}, but the answer is one video",
             hint="use POST /v1/videos, which keeps all outputs, or ask for 1",
-            param=draft.names.get(name, name),
+            param=name,
         )
 
 

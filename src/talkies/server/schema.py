@@ -18,7 +18,7 @@ from talkies.server.body import Body
 from talkies.server.coerce import coerce, shown
 from talkies.server.errors import told_as
 from talkies.server.references import Source
-from talkies.values import MAX_SIGMAS, MIN_SIGMAS
+from talkies.values import MAX_SIGMAS, MIN_SIGMAS, check_integer
 
 MAX_PRIORITY = 100
 MAX_WEBHOOK_URL_CHARS = 2048
@@ -256,12 +256,7 @@ class _Reader:
                     hint="give one of them",
                     param="num_forwards",
                 )
-            if not MIN_SIGMAS <= forwards + 1 <= MAX_SIGMAS:
-                raise InvalidRequest(
-                    f"num_forwards={forwards} is outside {MIN_SIGMAS - 1}..{MAX_SIGMAS - 1}",
-                    hint="choose a value inside",
-                    param="num_forwards",
-                )
+            check_integer("num_forwards", forwards, MIN_SIGMAS - 1, MAX_SIGMAS - 1)
             out["num_sigmas"] = forwards + 1
             self.names["num_inference_steps"] = self.names.get("num_forwards", "num_forwards")
         if "sigmas" in out:
