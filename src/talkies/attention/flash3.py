@@ -13,7 +13,7 @@ from torch import Tensor
 
 from talkies.attention.base import Documents, Exactness, QkNorm
 from talkies.errors import InvalidRequest
-from talkies.kernels.fp8 import E4M3_MAX, MIN_SCALE
+from talkies.kernels.fp8 import scale_of
 from talkies.kernels.select import Ops
 
 # Rows up to which the error of the e4m3 kernel was measured (bench/dit_forward.py's size, in blocks of 64).
@@ -79,7 +79,7 @@ def quantize(q_SNH: Tensor, k_SNH: Tensor, v_SNH: Tensor, documents: Documents |
     spans, document_S = _spans(q_SNH, documents)
     stats = ops.head_stats(q_SNH, k_SNH, v_SNH, spans)
     mean = stats.k_mean_BNH
-    q_scale, k_scale, v_scale = (_scale(largest) for largest in stats[:3])
+    q_scale, k_scale, v_scale = (scale_of(largest).contiguous() for largest in stats[:3])  # as kernels read them
     return Fp8Operands(
         ops.quantize_heads(q_SNH, q_scale, None, document_S),
         ops.quantize_heads(k_SNH, k_scale, mean, document_S),
@@ -107,11 +107,6 @@ def _spans(rows: Tensor, documents: Documents | None) -> tuple[list[tuple[int, i
     if documents is None:
         return [(0, rows.shape[0])], None
     return list(documents), documents.index_on(rows.device) if documents.num_documents > 1 else None
-
-
-def _scale(largest_BN: Tensor) -> Tensor:
-    """Of each document and head; contiguous, as kernels read it."""
-    return (largest_BN * (1.0 / E4M3_MAX)).clamp_(min=MIN_SCALE).contiguous()
 
 
 class Flash3Fp8:

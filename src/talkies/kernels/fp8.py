@@ -16,6 +16,11 @@ E4M3_MAX = 448.0
 MIN_SCALE = 1e-12
 
 
+def scale_of(largest: Tensor) -> Tensor:
+    """The scale with which this magnitude becomes 448; new, in float32 as ``largest``."""
+    return (largest * (1.0 / E4M3_MAX)).clamp_(min=MIN_SCALE)
+
+
 @dataclass(frozen=True, slots=True)
 class Fp8Rows:
     """``data * scale`` is the value. ``data`` is e4m3 [S, K], contiguous in K; ``scale`` float32 [S, 1].

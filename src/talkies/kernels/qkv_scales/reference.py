@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from talkies.kernels.fp8 import E4M3_MAX, MIN_SCALE
+from talkies.kernels.fp8 import scale_of
 from talkies.kernels.qk_norm_rope.reference import qk_norm_rope
 
 # Keys of a document that its mean is taken from: the first and each seventh after it. An odd number, so that pictures
@@ -36,10 +36,11 @@ def qkv_scales(
 ) -> QkvScales:
     """For queries and keys as ``qk_norm_rope`` makes them, over the rows ``start .. stop`` of each document.
 
-    Softmax does not see what all keys lose, so what they lose need not be their very mean: it is that of ``EVERY``
-    seventh. What 448 stands for is the largest magnitude of a head's values, but a bound of queries and keys, which are
-    not read: a head has the norm sqrt(H) when it leaves RMSNorm, turning keeps that, and so no channel is larger than
-    sqrt(H) times the largest weight. e4m3 is a floating-point format, in which a looser scale costs no digits.
+    Softmax does not see what all keys lose, so what they lose need not be their very mean: it is that of each
+    ``EVERY``-th. What 448 stands for is the largest magnitude of a head's values, but a bound of queries and keys,
+    which are not read: a head has the norm sqrt(H) when it leaves RMSNorm, turning keeps that, and so no channel is
+    larger than sqrt(H) times the largest weight. e4m3 is a floating-point format, in which a looser scale costs no
+    digits.
     """
     sampled = torch.cat([torch.arange(start, stop, EVERY, device=qkv_S3NH.device) for start, stop in spans])
     cos, sin = (None, None) if cos_SA is None or sin_SA is None else (cos_SA[sampled], sin_SA[sampled])
@@ -49,5 +50,4 @@ def qkv_scales(
     q_bound, k_bound = (norm.float().abs().amax() * math.sqrt(norm.shape[0]) for norm in (norm_q_H, norm_k_H))
     k_largest = k_bound + mean.abs().amax(-1)
     v_largest = torch.stack([qkv_S3NH[start:stop, 2].abs().amax((0, 2)) for start, stop in spans]).float()
-    largest_3BN = torch.stack((q_bound.expand_as(k_largest), k_largest, v_largest))
-    return QkvScales((largest_3BN * (1.0 / E4M3_MAX)).clamp_(min=MIN_SCALE), mean)
+    return QkvScales(scale_of(torch.stack((q_bound.expand_as(k_largest), k_largest, v_largest))), mean)

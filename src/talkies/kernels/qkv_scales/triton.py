@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from talkies.kernels.device import angles_of_row, load_pairs, norm_and_turn, pairs_of_head, row_scale, store_pairs
-from talkies.kernels.launch import EXACT, block_of, rotary_of
+from talkies.kernels.launch import EXACT, Rotary, block_of, rotary_of
 from talkies.kernels.qkv_scales.reference import EVERY, QkvScales
 
 LONG = 32_768  # rows of a document whose programs take more of them
@@ -127,11 +127,13 @@ def qkv_scales(
     *,
     eps: float,
 ) -> QkvScales:
-    _, _, num_heads, head_dim = qkv_S3NH.shape
+    num_rows, _, num_heads, head_dim = qkv_S3NH.shape
+    assert qkv_S3NH.stride(3) == 1
     scale_3BN = torch.empty(3, len(spans), num_heads, dtype=torch.float32, device=qkv_S3NH.device)
     mean_BNH = torch.empty(len(spans), num_heads, head_dim, dtype=torch.float32, device=qkv_S3NH.device)
+    rotary = rotary_of(cos_SA, sin_SA, num_rows, head_dim, otherwise=norm_k_H)
     for document, (start, stop) in enumerate(spans):
-        keys, values = _parts(qkv_S3NH, norm_k_H, cos_SA, sin_SA, start, stop, eps)
+        keys, values = _parts(qkv_S3NH, norm_k_H, rotary, start, stop, eps)
         reduce_scales_kernel[(num_heads,)](
             keys,
             values,
@@ -154,22 +156,14 @@ def qkv_scales(
 
 
 def _parts(
-    qkv_S3NH: Tensor,
-    norm_k_H: Tensor,
-    cos_SA: Tensor | None,
-    sin_SA: Tensor | None,
-    start: int,
-    stop: int,
-    eps: float,
+    qkv_S3NH: Tensor, norm_k_H: Tensor, rotary: Rotary, start: int, stop: int, eps: float
 ) -> tuple[Tensor, Tensor]:
     """What the programs of one document found: of keys [chunks, N, H], of values [chunks, N]; float32."""
-    num_rows, _, num_heads, head_dim = qkv_S3NH.shape
-    rotary = rotary_of(cos_SA, sin_SA, num_rows, head_dim, otherwise=norm_k_H)
+    _, _, num_heads, head_dim = qkv_S3NH.shape
     chunk = EVERY * (64 if stop - start >= LONG else 16)
     num_chunks = triton.cdiv(stop - start, chunk)
     keys = torch.empty(num_chunks, num_heads, head_dim, dtype=torch.float32, device=qkv_S3NH.device)
     values = torch.empty(num_chunks, num_heads, dtype=torch.float32, device=qkv_S3NH.device)
-    assert qkv_S3NH.stride(3) == 1
     qkv_scales_kernel[(triton.cdiv(num_heads, HEADS), num_chunks)](
         qkv_S3NH,
         norm_k_H,
