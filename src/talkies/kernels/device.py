@@ -121,6 +121,14 @@ def pairs_of_head(NUM_ANGLES: tl.constexpr, PAIRS: tl.constexpr, BLOCK_P: tl.con
 
 
 @triton.jit
+def queries_and_keys(group, num_heads, HEADS: tl.constexpr):
+    """A group of the heads of queries and, after their last, of keys, [HEADS, 1]: number, whether keys, whether any."""
+    head = group * HEADS + tl.arange(0, HEADS)[:, None]
+    is_key = head >= num_heads
+    return head - is_key.to(tl.int32) * num_heads, is_key, head < 2 * num_heads
+
+
+@triton.jit
 def load_pairs(ptr, first, second, mask):
     """``ptr`` [heads, 1] points at heads, or at what they share."""
     return tl.load(ptr + first, mask=mask, other=0.0), tl.load(ptr + second, mask=mask, other=0.0)

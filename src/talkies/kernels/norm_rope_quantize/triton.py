@@ -11,7 +11,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from talkies.kernels.device import angles_of_row, load_pairs, norm_and_turn, pairs_of_head, store_pairs, to_e4m3
+from talkies.kernels.device import (
+    angles_of_row,
+    load_pairs,
+    norm_and_turn,
+    pairs_of_head,
+    queries_and_keys,
+    store_pairs,
+    to_e4m3,
+)
 from talkies.kernels.fp8 import E4M3
 from talkies.kernels.launch import EXACT, block_of, rotary_of, rows_of, stored
 
@@ -56,13 +64,10 @@ def norm_rope_quantize_kernel(
     stop = tl.minimum(start + ROWS, num_rows)
     out_row = num_heads * head_dim
     if group < groups_of_qk:
-        head = group * HEADS + tl.arange(0, HEADS)[:, None]
+        head, is_key, in_heads = queries_and_keys(group, num_heads, HEADS)
         first, second, in_pairs = pairs_of_head(NUM_ANGLES, PAIRS, BLOCK_P)
-        in_heads = head < 2 * num_heads
         mask = in_pairs & in_heads
-        is_key = head >= num_heads
         kind = is_key.to(tl.int64)
-        head -= is_key.to(tl.int32) * num_heads
         heads = qkv_ptr + kind * kind_stride + head * head_stride
         out = out_ptr + kind * out_stride + head * head_dim
         scales = scale_ptr + kind * scale_stride + head

@@ -10,7 +10,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from talkies.kernels.device import angles_of_row, load_pairs, norm_and_turn, pairs_of_head, store_pairs
+from talkies.kernels.device import (
+    angles_of_row,
+    load_pairs,
+    norm_and_turn,
+    pairs_of_head,
+    queries_and_keys,
+    store_pairs,
+)
 from talkies.kernels.launch import EXACT, rotary_of, rows_of
 
 HEADS = 16  # of a program; queries and keys of the released model are 7 x 16
@@ -38,12 +45,10 @@ def qk_norm_rope_kernel(
     BLOCK_P: tl.constexpr,
 ):
     T: tl.constexpr = qkv_ptr.dtype.element_ty
-    head = tl.program_id(0) * HEADS + tl.arange(0, HEADS)[:, None]
+    head, is_key, in_heads = queries_and_keys(tl.program_id(0), num_heads, HEADS)
     first, second, in_pairs = pairs_of_head(NUM_ANGLES, PAIRS, BLOCK_P)
-    mask = in_pairs & (head < 2 * num_heads)
-    is_key = head >= num_heads
-    kind = is_key.to(tl.int64)
-    qkv_ptr += kind * kind_stride + (head - kind * num_heads) * head_stride
+    mask = in_pairs & in_heads
+    qkv_ptr += is_key.to(tl.int64) * kind_stride + head * head_stride
     wa, wb = load_pairs(tl.where(is_key, norm_k_ptr, norm_q_ptr), first, second, mask)
     start = tl.program_id(1).to(tl.int64) * ROWS
     for row in range(start, tl.minimum(start + ROWS, num_rows)):
