@@ -12,9 +12,9 @@ from talkies.attention import registry
 from talkies.benchmarks import forward as fw
 from talkies.benchmarks import trace as tr
 from talkies.benchmarks.timing import GIB, peak
+from talkies.h3.config import DiTConfig
 from talkies.kernels import select
 from talkies.model.chunking import WHOLE, Chunking
-from talkies.model.config import DiTConfig
 
 
 def part_bf16(run: Run) -> None:

@@ -11,9 +11,10 @@ from bench.dit_forward_run import Run
 from talkies.benchmarks import forward as fw
 from talkies.benchmarks.random_dit import RandomDiT
 from talkies.benchmarks.timing import median_of, peak
-from talkies.model import keys
-from talkies.model.keys import Layout
-from talkies.model.rope import inverse_frequencies
+from talkies.h3 import dit_keys as keys
+from talkies.h3.dit_keys import Layout
+from talkies.h3.rope import inverse_frequencies
+from talkies.h3.timesteps import row_timesteps
 from talkies.model.weights import assign
 
 
@@ -34,7 +35,7 @@ def diffusers_dit(source: RandomDiT, device: torch.device):
 
 def _diffusers_step(model, inputs: fw.Inputs) -> Callable[[], list[torch.Tensor]]:
     layout, device = inputs.layout, inputs.video.device
-    timestep, indices = layout.row_timesteps(inputs.t_video, inputs.t_audio)
+    timestep, indices = row_timesteps(layout, inputs.t_video, inputs.t_audio)
     arguments = {
         "hidden_states": inputs.video[None],
         "audio_hidden_states": inputs.audio[None],

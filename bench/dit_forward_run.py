@@ -14,7 +14,7 @@ from bench.report import device_name, write_result
 from talkies.benchmarks import forward as fw
 from talkies.benchmarks.random_dit import RandomDiT
 from talkies.benchmarks.timing import Clock
-from talkies.model.config import DiTConfig
+from talkies.h3.config import DiTConfig
 from talkies.placement.quantize import QuantizeConfig
 
 FP8 = QuantizeConfig(method="fp8")

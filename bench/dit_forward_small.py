@@ -22,15 +22,16 @@ import talkies
 from talkies.benchmarks import forward as fw
 from talkies.benchmarks.random_dit import RandomDiT
 from talkies.benchmarks.timing import free, synchronize
-from talkies.engine.cost import MEASURED_S, OVERHEAD_SHARE, CostModel, saturation_rows, saturation_samples
-from talkies.model.config import DiTConfig
+from talkies.capacity.cost import MEASURED_S, OVERHEAD_SHARE, CostModel, saturation_rows, saturation_samples
+from talkies.h3.config import DiTConfig
+from talkies.h3.packing import concat_layouts
+from talkies.h3.timesteps import step_plan
 from talkies.model.dit import PackedDiT
 from talkies.model.modulation import JointRuns, build_table, join_modulations
-from talkies.model.packing import concat_layouts
 from talkies.model.weights import read_config
-from talkies.placement.graphs import MAX_BYTES, Graphs, is_small
+from talkies.placement.graphs.recorder import CudaRecorder
+from talkies.placement.graphs.replay import MAX_BYTES, Graphs, is_small
 from talkies.placement.modulation_feed import ModulationFeed, pinned
-from talkies.placement.recorder import CudaRecorder
 from talkies.sampling.euler import euler_steps
 from talkies.sampling.schedule import build_dual
 
@@ -87,7 +88,7 @@ class Steps:
         self.layout = layouts[0] if count == 1 else concat_layouts(layouts)
         self.schedule = build_dual(NUM_SIGMAS, video_shift=3.0, audio_shift=2.0)
         steps = zip(self.schedule.t_video, self.schedule.t_audio, strict=True)
-        table = build_table(source, [layouts[0].step_plan(v, a) for v, a in steps], run.device)
+        table = build_table(source, [step_plan(layouts[0], v, a) for v, a in steps], run.device)
         table = pinned(table) if run.on_gpu else table
         self.feeds = [ModulationFeed(table, run.device) for _ in range(count)]
         inputs = fw.make_inputs(source, [shape] * count, run.device, run.dtype)

@@ -20,8 +20,8 @@ import torch
 
 from bench.report import print_table, write_result
 from talkies import Engine, VideoRequest
-from talkies.engine import pipeline
-from talkies.media.encode import write_mp4
+from talkies.engine.pipeline import path as pipeline
+from talkies.media.write.mp4 import write_mp4
 from talkies.request import Target
 from talkies.sampling.noise import external
 from tests.tiny_checkpoint import Processor

@@ -90,8 +90,8 @@ class Maker:
 
 
 def load_codecs(model: str | None, device: str) -> tuple[Any, Any]:
-    from talkies.codecs.audio import AudioVAE
-    from talkies.codecs.video import VideoVAE
+    from talkies.codecs.audio.vae import AudioVAE
+    from talkies.codecs.video.vae import VideoVAE
     from talkies.engine.config import embedded_folder
 
     folder = embedded_folder() if model is None else Path(model)

@@ -167,7 +167,7 @@ def write(reference: Reference, path_without_suffix: Path) -> Path:
             file.setparams((2, 2, world.SAMPLE_RATE_HZ, 0, "NONE", ""))
             file.writeframes((samples.T.clip(-1, 1) * 32767).round().astype("<i2").tobytes())
         return path
-    from talkies.media.encode import write_mp4
+    from talkies.media.write.mp4 import write_mp4
 
     path = path_without_suffix.with_suffix(".mp4")
     write_mp4(path, frames_of(rendered), samples, fps=world.FPS, sample_rate_hz=world.SAMPLE_RATE_HZ)

@@ -33,12 +33,12 @@ from bench.report import RESULTS
 from talkies.attention import registry
 from talkies.benchmarks import forward as fw
 from talkies.benchmarks.timing import GIB, Clock, free
+from talkies.capacity import measure
+from talkies.capacity.hardware import H200, Hardware
+from talkies.capacity.stage_bytes import Sizes
 from talkies.engine.config import indexed
+from talkies.h3.config import DiTConfig
 from talkies.kernels import select
-from talkies.model.config import DiTConfig
-from talkies.placement import measure
-from talkies.placement.footprint import Sizes
-from talkies.placement.hardware import H200, Hardware
 from talkies.placement.quantize import QuantizeConfig
 
 # Seconds that a part needs on an H200.

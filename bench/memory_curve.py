@@ -9,15 +9,17 @@ import torch
 from talkies.benchmarks import forward as fw
 from talkies.benchmarks.random_dit import RandomDiT
 from talkies.benchmarks.timing import GIB, free
+from talkies.capacity import seconds as timing
+from talkies.capacity import stage_bytes as fp
+from talkies.capacity.plan import chunk_cost
+from talkies.capacity.stage_bytes import Sizes, Work
+from talkies.h3.config import DiTConfig
 from talkies.model.chunking import Chunking
-from talkies.model.config import DiTConfig
 from talkies.model.dit import PackedDiT
-from talkies.placement import footprint as fp
-from talkies.placement import planner, timing
-from talkies.placement.flat import FlatLayout, parameters_of
-from talkies.placement.footprint import Sizes, Work
-from talkies.placement.host import HostBuffer
-from talkies.placement.layerwise import (
+from talkies.placement.quantize import QuantizeConfig
+from talkies.placement.stream.flat import FlatLayout, parameters_of
+from talkies.placement.stream.host_memory import HostBuffer
+from talkies.placement.stream.layerwise import (
     LayerwiseConfig,
     PinnedFetch,
     Streamed,
@@ -26,7 +28,6 @@ from talkies.placement.layerwise import (
     to_host,
     weights_of,
 )
-from talkies.placement.quantize import QuantizeConfig
 
 if TYPE_CHECKING:
     from bench.memory import Run
@@ -169,7 +170,7 @@ def _point(
     seconds = timing.forward_seconds(
         run.sizes, _rows(step), run.hardware, config, block_bytes, fp8=fp8, fp8_attention="fp8" in run.attention
     )
-    seconds *= planner.chunk_cost(chunking)
+    seconds *= chunk_cost(chunking)
     predicted = predicted_peak(run.config, step, quantize, config, chunking, run.attention)
     run.metric(f"{prefix}plan_s_{key}", seconds, "s predicted")
     run.metric(f"{prefix}plan_peak_gib_{key}", predicted / GIB, "GiB predicted")

@@ -6,9 +6,9 @@ import torch.distributed as dist
 
 from bench.memory_ranks import QUANTIZE, Rank, equal
 from talkies.benchmarks.timing import GIB, free
-from talkies.placement import distributed_layerwise as dlo
-from talkies.placement.footprint import block_bytes
-from talkies.placement.host import check_shm
+from talkies.capacity.stage_bytes import block_bytes
+from talkies.placement.ranks import gathered as dlo
+from talkies.placement.stream.host_memory import check_shm
 
 
 def part(me: Rank, precision: str) -> None:

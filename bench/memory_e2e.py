@@ -20,19 +20,19 @@ from talkies.attention import registry
 from talkies.benchmarks import forward as fw
 from talkies.benchmarks.random_dit import RandomDiT
 from talkies.benchmarks.timing import GIB, free, synchronize
+from talkies.capacity import planner
+from talkies.capacity.plan import Plan, Wishes
+from talkies.capacity.stage_bytes import Sizes, Work
 from talkies.codecs.latents import LatentStats
-from talkies.codecs.video import VideoVAE
-from talkies.codecs.video_config import RELEASE, VideoVAEConfig
-from talkies.codecs.vit_decoder import ViTDecoder
-from talkies.engine.place import place_dit
-from talkies.engine.planning import cap
+from talkies.codecs.video.config import RELEASE, VideoVAEConfig
+from talkies.codecs.video.vae import VideoVAE
+from talkies.codecs.video.vit_decoder import ViTDecoder
+from talkies.engine.load.place_components import place_dit
+from talkies.engine.load.planning import cap
 from talkies.kernels import select
-from talkies.placement import planner
 from talkies.placement.components import Residences, Residency, move_buffers, stream_component
-from talkies.placement.footprint import Sizes, Work
-from talkies.placement.layerwise import LayerwiseConfig, move
-from talkies.placement.planner import Wishes
 from talkies.placement.quantize import QuantizeConfig
+from talkies.placement.stream.layerwise import LayerwiseConfig, move
 from talkies.sampling.euler import euler_step
 from talkies.sampling.schedule import Step as SigmaStep
 
@@ -144,7 +144,7 @@ def _text(run: Run, where: str, residency: Residency) -> Any:
     return model
 
 
-def _dit(run: Run, plan: planner.Plan, residency: Residency) -> Any:
+def _dit(run: Run, plan: Plan, residency: Residency) -> Any:
     ops = select.create(run.kernels)
     attend = registry.create(run.attention, ops)
     dit = place_dit(
@@ -206,7 +206,7 @@ def _pack(run: Run, dit: Any, states: Tensor) -> Step:
 
 def _denoise(step: Step) -> Tensor:
     """The latents [1, C, T, h, w] of random rows after three forwards."""
-    from talkies.model.packing import unpatchify_video
+    from talkies.h3.packing import unpatchify_video
     from talkies.sampling.schedule import build_dual
 
     schedule = build_dual(NUM_FORWARDS + 1)

@@ -31,12 +31,12 @@ from talkies.benchmarks import forward as fw
 from talkies.benchmarks.random_dit import RandomDiT
 from talkies.benchmarks.timing import GIB, free, synchronize
 from talkies.errors import ConfigError
-from talkies.model.config import DiTConfig
+from talkies.h3.config import DiTConfig
 from talkies.model.dit import PackedDiT
-from talkies.placement.host import raise_memlock
-from talkies.placement.layerwise import to_host
-from talkies.placement.peers import Peers
 from talkies.placement.quantize import QuantizeConfig
+from talkies.placement.ranks.peers import Peers
+from talkies.placement.stream.host_memory import raise_memlock
+from talkies.placement.stream.layerwise import to_host
 
 WORLD = 2
 PARTS = ("tp_fp8", "tp_bf16", "dlo_bf16", "dlo_fp8")

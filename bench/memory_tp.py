@@ -7,8 +7,8 @@ from bench.memory_ranks import QUANTIZE, WORLD, Rank, equal
 from talkies.benchmarks import forward as fw
 from talkies.benchmarks.timing import GIB, free
 from talkies.model.chunking import WHOLE, Chunking
-from talkies.placement.layerwise import LayerwiseConfig, stream
-from talkies.placement.tensor_parallel import Shard, ShardedTensors, join_ranks
+from talkies.placement.ranks.tensor_parallel import Shard, ShardedTensors, join_ranks
+from talkies.placement.stream.layerwise import LayerwiseConfig, stream
 
 # Two ranks round twice where one rounds once, and in fp8 quantise other slices: the distance of two ways to compute
 # the same, over 50 blocks of random weights. A wrong shard is at 1.

@@ -20,7 +20,7 @@ import torch
 from bench.report import RESULTS, device_name, print_table, write_result
 from talkies import Engine, VideoRequest
 from talkies.engine.config import EngineConfig
-from talkies.media.inspect import inspect
+from talkies.media.inspect.report import inspect
 
 # In the words that the embedded checkpoint was trained on: what it does with others is chance, in any precision.
 PROMPTS = (

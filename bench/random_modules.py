@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from talkies.codecs.text import NUM_LAYERS, restore_buffers
+from talkies.codecs.text.encoder import NUM_LAYERS, restore_buffers
 
 # Qwen3-VL 32B, as far as it is read.
 TEXT: dict[str, Any] = {

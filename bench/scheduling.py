@@ -18,8 +18,8 @@ from pathlib import Path
 
 from bench.report import print_table, write_result
 from talkies.engine.config import EMBEDDED, EngineConfig
-from talkies.engine.executor import Executor
-from talkies.engine.service import TERMINAL, Job, JobEvent
+from talkies.engine.port.service import TERMINAL, Job, JobEvent
+from talkies.engine.service.executor import Executor
 from talkies.request import Target, VideoRequest
 
 PROMPT = "a red ball bounces quickly on a dark background with a drum sound"

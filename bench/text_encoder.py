@@ -27,10 +27,10 @@ from bench.random_modules import TEXT, TINY_TEXT, drawn, text_model
 from bench.report import RESULTS, device_name, write_result
 from talkies.attention import registry
 from talkies.benchmarks.timing import GIB, Clock, free, median_of, peak, synchronize
-from talkies.codecs.presentation import Presentation
-from talkies.codecs.text import TextEncoder
-from talkies.codecs.text_attention import TEXT_ATTENTION, use_attention
-from talkies.codecs.text_linears import Fp8Linears
+from talkies.codecs.text.attention import TEXT_ATTENTION, use_attention
+from talkies.codecs.text.encoder import TextEncoder
+from talkies.codecs.text.linears import Fp8Linears
+from talkies.codecs.text.presentation import Presentation
 from talkies.kernels import select
 from talkies.kernels.select import Ops
 from talkies.model.weights import assign

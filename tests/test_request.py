@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from talkies.errors import InvalidRequest, UnsupportedTask
-from talkies.geometry import Limits
-from talkies.request import Condition, Target, Task, VideoRequest, parse_ratio, parse_size, plan
+from talkies.h3.clip_plan import plan
+from talkies.h3.geometry import Limits
+from talkies.request import Condition, Target, Task, VideoRequest
+from talkies.values import parse_ratio, parse_size
 
 LIMITS = Limits(tasks=("t2va", "fl2va", "ref2va"))
 IMAGE = Condition(kind="image", uri="a.png")

@@ -1,6 +1,6 @@
 """A batch of ref2va requests: the rows of its reference conditions and what the text encoder reads of them.
 
-Row order, positions and tags come from the engine's own `talkies.model.packing`, for it is what the trained DiT serves
+Row order, positions and tags come from the engine's own `talkies.h3.packing`, for it is what the trained DiT serves
 through (tests/training/test_references.py compares the two forwards and the two presentations).
 
 L text rows, S rows; `training.dit_batched` has the other letters.
@@ -14,8 +14,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from talkies.codecs.patches import PatchConfig, pair_timestamps, sample_indices
-from talkies.model import packing
+from talkies.codecs.text.patches import PatchConfig, pair_timestamps, sample_indices
+from talkies.h3 import packing
 from training import dit_batched, text
 from training.components import PATCH, SPATIAL_FACTOR
 from training.dit_batched import num_latent_frames
@@ -112,7 +112,7 @@ def layout_of(
 
 
 def present(tokenizer, references: tuple[Reference, ...]) -> text.Presentation:
-    """Labels and vision blocks as `talkies.codecs.presentation` writes them; sounds and soundtracks share a counter."""
+    """Labels and vision blocks as `codecs/text/presentation.py` writes them; sounds and soundtracks share a counter."""
     builder = text.PresentationBuilder(tokenizer)
     pictures = videos = sounds = 0
     for reference in references:

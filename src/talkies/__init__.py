@@ -16,13 +16,13 @@ from talkies.errors import TalkiesError
 from talkies.request import Condition, Target, Task, VideoRequest
 
 if TYPE_CHECKING:
-    from talkies.engine.clip import Clip
     from talkies.engine.engine import Engine
+    from talkies.engine.pipeline.clip import Clip
 
 __version__ = "0.1.0"
 __all__ = ["Clip", "Condition", "Engine", "TalkiesError", "Target", "Task", "VideoRequest", "__version__"]
 
-_LAZY = {"Engine": "talkies.engine.engine", "Clip": "talkies.engine.clip"}
+_LAZY = {"Engine": "talkies.engine.engine", "Clip": "talkies.engine.pipeline.clip"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,8 @@
 """VideoRequest, Target, Condition, Task: frozen, valid once built. Server, CLI and tests build the same object.
 
-Structure is checked here, when the object is built; what one checkpoint can make is checked by :func:`plan`
-against its :class:`~talkies.geometry.Limits`. Both happen before any weight is touched.
+Structure is checked here, when the object is built; what one checkpoint can make is checked by
+:func:`talkies.h3.clip_plan.plan` against its :class:`~talkies.h3.geometry.Limits`. Both happen
+before any weight is touched.
 """
 
 from __future__ import annotations
@@ -9,15 +10,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, get_args
 
-from talkies import geometry
-from talkies.errors import InvalidRequest, UnsupportedTask
-from talkies.geometry import Geometry, Limits
+from talkies.errors import InvalidRequest
 from talkies.values import (
     INT64_MAX,
     INT64_MIN,
@@ -31,6 +29,7 @@ from talkies.values import (
     check_number,
     check_one_of,
     check_prompt,
+    parse_ratio,
 )
 
 MAX_OUTPUTS = 10
@@ -228,84 +227,6 @@ class VideoRequest:
             return cls(**values)
         except TypeError as error:
             raise InvalidRequest(f"malformed request: {error}", hint="see docs/requests.md") from None
-
-
-def parse_size(text: str) -> tuple[int, int]:
-    """``"1344x768"`` -> (1344, 768)."""
-    match = re.fullmatch(r"\s*(\d{1,9})\s*[xX×]\s*(\d{1,9})\s*", text) if isinstance(text, str) else None
-    if not match:
-        raise InvalidRequest(f"size={text!r} is not WIDTHxHEIGHT", hint="for example 112x64", param="size")
-    return int(match[1]), int(match[2])
-
-
-def parse_ratio(text: str) -> float:
-    """``"16:9"`` or ``"1.7778"`` -> width / height. Raises ``InvalidRequest`` naming ``aspect_ratio``."""
-    match = re.fullmatch(r"\s*(\d{1,5}(?:\.\d{1,9})?)\s*(?:[:/]\s*(\d{1,5}(?:\.\d{1,9})?)\s*)?", str(text))
-    if match:
-        width, height = float(match[1]), float(match[2] or 1)
-        if width > 0 and height > 0:
-            return width / height
-    raise InvalidRequest(
-        f"aspect_ratio={text!r} is not a ratio",
-        hint="use one of " + ", ".join(geometry.NAMED_RATIOS) + ", W:H, or auto",
-        param="aspect_ratio",
-    )
-
-
-def plan(request: VideoRequest, limits: Limits, *, auto_aspect: float | None = None) -> Geometry:
-    """The clip that ``request`` will become on a checkpoint with ``limits``.
-
-    ``auto_aspect`` is the ratio of the first presented keyframe (its canvas follows the picture unless the
-    request names one). Raises ``InvalidRequest`` or ``UnsupportedTask``; touches no weights.
-    """
-    task, target = request.resolved_task, request.target
-    if str(task) not in limits.tasks:
-        raise UnsupportedTask(
-            f"task={task} is not served by this checkpoint, which has {', '.join(limits.tasks)}",
-            hint="load the partition that has it, or change the conditions",
-            param="task",
-        )
-    if len(request.prompt) > limits.max_prompt_chars:
-        raise InvalidRequest(
-            f"prompt has {len(request.prompt)} characters, over the limit of {limits.max_prompt_chars}",
-            hint="shorten it",
-            param="prompt",
-        )
-    if target.width is not None and target.height is not None:
-        width, height = target.width, target.height
-    else:
-        aspect = auto_aspect if task is Task.FL2VA else None
-        named = target.aspect if target.aspect not in (None, "auto", "adaptive") else None
-        if named is not None:
-            aspect = parse_ratio(named)
-        width, height = geometry.canvas_of_aspect(aspect or parse_ratio(limits.default_aspect), limits)
-    return geometry.geometry_of(width, height, _frames(request, limits), limits)
-
-
-def _frames(request: VideoRequest, limits: Limits) -> int:
-    target = request.target
-    if target.num_frames is not None:
-        frames, param = geometry.snap_frames(target.num_frames, limits), "num_frames"
-    elif target.seconds is not None:
-        if not (limits.min_seconds - 1e-9 <= target.seconds <= limits.max_seconds + 1e-9):
-            raise InvalidRequest(
-                f"seconds={target.seconds:g} is outside {limits.min_seconds:g}..{limits.max_seconds:g}",
-                hint=f"use a duration between {limits.min_seconds:g} and {limits.max_seconds:g} seconds",
-                param="seconds",
-            )
-        frames, param = geometry.frames_of_seconds(target.seconds, limits), "seconds"
-        frames = max(frames, limits.min_frames)
-    else:
-        ref = request.resolved_task is Task.REF2VA
-        frames, param = (limits.default_num_frames_ref2va if ref else limits.default_num_frames), "num_frames"
-    if not (limits.min_frames <= frames <= limits.max_frames):
-        raise InvalidRequest(
-            f"{param} gives {frames} frames, outside {limits.min_frames}..{limits.max_frames}",
-            hint=f"{limits.min_frames / limits.fps:.2f}..{limits.max_frames / limits.fps:.2f} seconds"
-            f" at {limits.fps} fps",
-            param=param,
-        )
-    return frames
 
 
 def _check_conditions(task: Task, conditions: tuple[Condition, ...]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from talkies.errors import InvalidRequest
@@ -13,6 +15,14 @@ MIN_SIGMAS, MAX_SIGMAS = 2, 200
 MIN_GAP = 1e-4  # between two sigma points: closer ones may be one number in float32, after the shift above all
 MIN_SHIFT, MAX_SHIFT = 1e-3, 1e3  # beyond, points of the grid coincide or vanish in float32
 MAX_PROMPT_BYTES = 1 << 20
+NAMED_RATIOS: Mapping[str, tuple[int, int]] = {
+    "21:9": (21, 9),
+    "16:9": (16, 9),
+    "4:3": (4, 3),
+    "1:1": (1, 1),
+    "3:4": (3, 4),
+    "9:16": (9, 16),
+}
 
 
 def check_prompt(prompt: Any) -> None:
@@ -90,3 +100,25 @@ def check_number(name: str, value: Any, low: float, high: float, *, exclusive_mi
         raise InvalidRequest(f"{name}={value!r} is not a finite number", hint=f"a number in {bounds}", param=name)
     if value < low or value > high or (exclusive_min and value == low):
         raise InvalidRequest(f"{name}={value:g} is outside {bounds}", hint="choose a value inside", param=name)
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """``"1344x768"`` -> (1344, 768)."""
+    match = re.fullmatch(r"\s*(\d{1,9})\s*[xX×]\s*(\d{1,9})\s*", text) if isinstance(text, str) else None
+    if not match:
+        raise InvalidRequest(f"size={text!r} is not WIDTHxHEIGHT", hint="for example 112x64", param="size")
+    return int(match[1]), int(match[2])
+
+
+def parse_ratio(text: str) -> float:
+    """``"16:9"`` or ``"1.7778"`` -> width / height. Raises ``InvalidRequest`` naming ``aspect_ratio``."""
+    match = re.fullmatch(r"\s*(\d{1,5}(?:\.\d{1,9})?)\s*(?:[:/]\s*(\d{1,5}(?:\.\d{1,9})?)\s*)?", str(text))
+    if match:
+        width, height = float(match[1]), float(match[2] or 1)
+        if width > 0 and height > 0:
+            return width / height
+    raise InvalidRequest(
+        f"aspect_ratio={text!r} is not a ratio",
+        hint="use one of " + ", ".join(NAMED_RATIOS) + ", W:H, or auto",
+        param="aspect_ratio",
+    )

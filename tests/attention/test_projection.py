@@ -12,6 +12,7 @@ from talkies.attention import flash3, registry
 from talkies.attention.base import Documents, QkNorm, Trimmed, attend_projection
 from talkies.attention.sdpa import sdpa
 from talkies.errors import InvalidRequest
+from talkies.h3.timesteps import step_plan
 from talkies.kernels import select
 from talkies.kernels.fp8 import E4M3, E4M3_MAX
 from talkies.kernels.select import REFERENCE
@@ -126,7 +127,7 @@ def test_a_model_attends_from_its_projection_whole_and_in_head_groups(fake):
     dit = tiny_dit(dtype=BF16)
     dit.attend = Trimmed(flash3.Flash3Fp8(flash3.Flash3(fake), ops))
     x = dit.embed(*rows[:2], dit.refine_text(rows[2]), layout)
-    modulation = unfolded(dit, layout.step_plan(torch.tensor(0.25), torch.tensor(0.5)))
+    modulation = unfolded(dit, step_plan(layout, torch.tensor(0.25), torch.tensor(0.5)))
     whole = dit.run_blocks(x, dit.view(layout), modulation)
     num_blocks = len(dit.blocks)
     assert len(seen) == num_blocks

@@ -12,7 +12,7 @@ from bench import memory, memory_e2e, memory_ranks
 from talkies.benchmarks import forward as fw
 from talkies.benchmarks.random_dit import RandomDiT
 from talkies.errors import ConfigError
-from talkies.model import packing
+from talkies.h3 import packing
 from tests.placement.alloc_meter import Meter
 
 

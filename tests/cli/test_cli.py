@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from talkies.cli import app
 from talkies.cli.common import cleans_up, reports_errors
-from talkies.media.encode import write_mp4
-from talkies.media.inspect import inspect
+from talkies.media.inspect.report import inspect
+from talkies.media.write.mp4 import write_mp4
 
 PROMPT = "a red ball bounces"
 
@@ -218,7 +218,7 @@ def test_a_killed_run_leaves_nothing(tmp_path):
 
 def test_a_request_is_refused_before_weights_are_read(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("talkies.engine.build.load", None)
+    monkeypatch.setattr("talkies.engine.load.build.load", None)
     for flags, words in {
         ("--first-frame", "none.png"): "first frame none.png does not exist",
         ("--seconds", "99"): "seconds=99 is outside",

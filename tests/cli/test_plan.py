@@ -7,10 +7,9 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from talkies.cli import app
+from talkies.cli import app, peer_flags
 from talkies.cli.common import parse_bytes
 from talkies.errors import ConfigError
-from talkies.server import peer_flags
 
 
 def _run(*arguments):

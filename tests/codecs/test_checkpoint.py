@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
-from talkies.codecs.checkpoint import find_parts, read_limits
+from talkies.codecs.limits import read_limits
 from talkies.errors import CheckpointError
+from talkies.h3.partitions import find_parts
 from tests.codecs import tiny
 from tests.tiny_checkpoint import AUDIO_VAE, VAE
 
@@ -148,7 +149,7 @@ def test_a_partition_under_the_wrong_name_is_refused(tmp_path):
 
 def test_no_library_is_imported_for_limits(port):
     code = (
-        "import sys; from talkies.codecs.checkpoint import read_limits; read_limits(sys.argv[1]);"
+        "import sys; from talkies.codecs.limits import read_limits; read_limits(sys.argv[1]);"
         "assert not {'transformers', 'diffusers'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code, str(port)], check=True)

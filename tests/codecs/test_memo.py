@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from talkies.codecs.memo import Memo, content_key, num_bytes
-from talkies.codecs.presentation import EncoderImage
+from talkies.codecs.text.presentation import EncoderImage
 
 
 def test_the_least_recently_used_value_leaves_first():

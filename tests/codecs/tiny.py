@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from talkies.codecs.keys import convert_video_vae
+from talkies.h3.vae_keys import convert_video_vae
 from tests.tiny_checkpoint import VAE, _randomize
 
 # The embedded model's strides: 4 and 2 in the first two levels, so a latent is 8 pixels wide.

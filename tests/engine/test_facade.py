@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from talkies import Engine, Target, VideoRequest
-from talkies.engine import config, pipeline
+from talkies.engine import config
 from talkies.engine.config import EngineConfig
+from talkies.engine.pipeline import path as pipeline
 from talkies.errors import ConfigError, InvalidRequest, MediaError
 from talkies.request import Condition
 

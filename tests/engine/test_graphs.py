@@ -6,17 +6,17 @@ import pytest
 import torch
 
 from talkies import Engine
-from talkies.engine import pipeline
-from talkies.engine.batching import Batcher
-from talkies.engine.build import load
 from talkies.engine.config import EngineConfig, resolve
-from talkies.engine.footprint import MEMO_BYTES, _reserve
-from talkies.engine.warmup import warm_up
+from talkies.engine.load.build import load
+from talkies.engine.pipeline import path as pipeline
+from talkies.engine.worker.batching import Batcher
+from talkies.engine.worker.memory_model import MEMO_BYTES, _reserve
+from talkies.engine.worker.warmup import warm_up
 from talkies.errors import ConfigError
-from talkies.placement.graphs import Graphs
-from talkies.placement.recorder import CudaRecorder
+from talkies.placement.graphs.recorder import CudaRecorder
+from talkies.placement.graphs.replay import Graphs
 from talkies.request import Target, VideoRequest
-from tests.placement.tape import TapeRecorder
+from tests.placement.graphs.tape import TapeRecorder
 
 
 def opened(folder=None):

@@ -8,8 +8,8 @@ import torch
 from talkies import Engine, VideoRequest
 from talkies.attention import flash3
 from talkies.attention.base import Trimmed
-from talkies.engine import pipeline
-from talkies.engine.batching import Batcher
+from talkies.engine.pipeline import path as pipeline
+from talkies.engine.worker.batching import Batcher
 from talkies.errors import ConfigError
 from talkies.kernels.fp8 import E4M3
 from talkies.kernels.select import REFERENCE

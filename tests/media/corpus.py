@@ -25,7 +25,7 @@ import av
 import numpy as np
 from PIL import Image
 
-import talkies.media.image  # noqa: F401  (registers the HEIF writer too)
+import talkies.media.read.image  # noqa: F401  (registers the HEIF writer too)
 
 RED, GREEN, BLUE, YELLOW = (220, 30, 30), (30, 190, 60), (40, 60, 220), (230, 210, 40)
 QUADRANTS = (RED, GREEN, BLUE, YELLOW)  # top left, top right, bottom left, bottom right

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from talkies.errors import ConfigError
+from talkies.h3.timesteps import step_plan
 from talkies.model.chunking import Chunking, chunks_of
 from talkies.model.modulation import unfolded
 from tests.model.tiny import tiny_dit, tiny_layout, tiny_rows
@@ -13,7 +14,7 @@ from tests.model.tiny import tiny_dit, tiny_layout, tiny_rows
 
 def _run(dit, layout, rows):
     x = dit.embed(*rows[:2], dit.refine_text(rows[2]), layout)
-    modulation = unfolded(dit, layout.step_plan(torch.tensor(0.25), torch.tensor(0.5)))
+    modulation = unfolded(dit, step_plan(layout, torch.tensor(0.25), torch.tensor(0.5)))
     return dit.run_blocks(x, dit.view(layout), modulation)
 
 

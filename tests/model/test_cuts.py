@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from talkies.h3.dit_keys import Layout
 from talkies.model.cuts import Cut
-from talkies.model.keys import Layout
 from talkies.model.weights import DiTReader
 from tests.model.test_weights import _save, _tensors
 from tests.model.tiny import CONFIG

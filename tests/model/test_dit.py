@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from talkies.h3.packing import Stream, concat_layouts
+from talkies.h3.timesteps import step_plan
 from talkies.model.chunking import Chunking
 from talkies.model.modulation import build_table, unfolded
-from talkies.model.packing import Stream, concat_layouts
 from talkies.sampling.schedule import build_dual
 from tests.model.tiny import CONFIG, tiny_dit, tiny_layout, tiny_rows
 
@@ -16,7 +17,7 @@ T_VIDEO, T_AUDIO = torch.tensor(0.25), torch.tensor(0.5)
 
 
 def _velocities(dit, layout, rows, t=(T_VIDEO, T_AUDIO)):
-    return dit(*rows, layout, layout.step_plan(*t))
+    return dit(*rows, layout, step_plan(layout, *t))
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
@@ -30,7 +31,7 @@ def test_poisoned_padding_changes_nothing(poison, multiple):
     refined = dit.refine_text(rows[2])
     x = dit.embed(*rows[:2], refined, padded)
     x[padded.num_rows :] = poison
-    modulation = unfolded(dit, padded.step_plan(T_VIDEO, T_AUDIO))
+    modulation = unfolded(dit, step_plan(padded, T_VIDEO, T_AUDIO))
     out = dit.project(dit.run_blocks(x, dit.view(padded), modulation), padded, modulation)
     for got, want in zip(out, expected, strict=True):
         assert got.isfinite().all()
@@ -87,7 +88,7 @@ def test_run_blocks_leaves_its_input_and_runs_in_ranges():
     rows = tiny_rows(layout)
     x = dit.embed(*rows[:2], dit.refine_text(rows[2]), layout)
     kept = x.clone()
-    view, modulation = dit.view(layout), unfolded(dit, layout.step_plan(T_VIDEO, T_AUDIO))
+    view, modulation = dit.view(layout), unfolded(dit, step_plan(layout, T_VIDEO, T_AUDIO))
     whole = dit.run_blocks(x, view, modulation)
     assert torch.equal(x, kept)
     halves = dit.run_blocks(dit.run_blocks(x, view, modulation, 0, 2), view, modulation, 2)
@@ -100,7 +101,7 @@ def test_shares_of_the_rows_give_the_same_blocks(shares):
     dit, layout = tiny_dit(), tiny_layout().padded(30)
     rows = tiny_rows(layout)
     x = dit.embed(*rows[:2], dit.refine_text(rows[2]), layout)
-    view, modulation = dit.view(layout), unfolded(dit, layout.step_plan(T_VIDEO, T_AUDIO))
+    view, modulation = dit.view(layout), unfolded(dit, step_plan(layout, T_VIDEO, T_AUDIO))
     rank = {}
 
     def exchange(q, k, v, documents):  # what a sequence-parallel attend does, seen from one rank at a time
@@ -128,7 +129,7 @@ def test_a_dropped_adaln_runs_from_the_table_alone():
     dit, layout = tiny_dit(), tiny_layout()
     rows = tiny_rows(layout)
     schedule = build_dual(5)
-    plans = [layout.step_plan(*t) for t in zip(schedule.t_video, schedule.t_audio, strict=True)]
+    plans = [step_plan(layout, *t) for t in zip(schedule.t_video, schedule.t_audio, strict=True)]
     table = build_table(dit, plans)
     expected = dit(*rows, layout, plans[2])
     dit.drop_adaln()
@@ -149,7 +150,7 @@ def test_streams_cover_every_row_once():
 def test_a_block_is_begun_by_the_one_before_it_only_where_both_are_whole():
     """Whoever begins it, the bits are the same; hooked blocks (streamed ones) and chunked rows begin by themselves."""
     dit, layout = tiny_dit(), tiny_layout()
-    view, modulation = dit.view(layout), unfolded(dit, layout.step_plan(T_VIDEO, T_AUDIO))
+    view, modulation = dit.view(layout), unfolded(dit, step_plan(layout, T_VIDEO, T_AUDIO))
     x = torch.randn(layout.total_rows, CONFIG.hidden_size)
     counted = _CountingOps(dit)
     joined = dit.run_blocks(x, view, modulation)

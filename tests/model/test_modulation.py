@@ -5,15 +5,16 @@ import math
 import pytest
 import torch
 
+from talkies.h3.packing import concat_layouts
+from talkies.h3.timesteps import row_timesteps, step_plan
 from talkies.model.modulation import build_table, timestep_embedding, unfolded
-from talkies.model.packing import concat_layouts
 from talkies.sampling.schedule import build_dual
 from tests.model.tiny import CONFIG, tiny_dit, tiny_layout
 
 
 def _plans(layout, num_sigmas):
     schedule = build_dual(num_sigmas)
-    return [layout.step_plan(*t) for t in zip(schedule.t_video, schedule.t_audio, strict=True)]
+    return [step_plan(layout, *t) for t in zip(schedule.t_video, schedule.t_audio, strict=True)]
 
 
 def _assert_same(a, b):
@@ -56,7 +57,7 @@ def test_an_entry_does_not_depend_on_the_rest_of_the_schedule_or_batch():
     dit = tiny_dit(dtype=torch.bfloat16)
     layouts = [tiny_layout(), tiny_layout(5, keyframe=False)]
     tables = [build_table(dit, _plans(layout, n)) for layout, n in zip(layouts, (5, 9), strict=True)]
-    together = concat_layouts(layouts).step_plan(torch.tensor([0.0, 0.0]), torch.tensor([0.0, 0.0]))
+    together = step_plan(concat_layouts(layouts), torch.tensor([0.0, 0.0]), torch.tensor([0.0, 0.0]))
     assert tables[0].covers([together])
     _assert_same(tables[0].at(together), unfolded(dit, together))
     pair = (0.0, 1)
@@ -75,8 +76,8 @@ def test_a_table_serves_another_layout_of_the_same_schedule():
 
 def test_rows_of_a_step_name_their_pair():
     layout = tiny_layout().padded()
-    plan = layout.step_plan(torch.tensor(0.25), torch.tensor(0.5))
-    distinct, index = layout.row_timesteps(torch.tensor(0.25), torch.tensor(0.5))
+    plan = step_plan(layout, torch.tensor(0.25), torch.tensor(0.5))
+    distinct, index = row_timesteps(layout, torch.tensor(0.25), torch.tensor(0.5))
     assert plan.timesteps == tuple(distinct.tolist())
     assert torch.equal(plan.output_rows.index(torch.device("cpu")).long(), index)
     entries = plan.rows.index(torch.device("cpu")).tolist()

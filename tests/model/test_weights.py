@@ -9,9 +9,10 @@ from safetensors.torch import save_file
 
 from talkies.attention import registry
 from talkies.errors import CheckpointError
-from talkies.model import keys
-from talkies.model.checkpoint import model_hash, resolve_checkpoint
-from talkies.model.keys import Layout, convert_dit
+from talkies.files.location import model_hash, resolve_checkpoint
+from talkies.h3 import dit_keys as keys
+from talkies.h3.dit_keys import Layout, convert_dit
+from talkies.h3.timesteps import step_plan
 from talkies.model.modulation import build_table
 from talkies.model.weights import DiTReader, load_dit
 from tests.model.tiny import CONFIG, tiny_dit, tiny_layout, tiny_rows
@@ -77,7 +78,7 @@ def test_a_model_without_adaln_runs_from_the_readers_table(tmp_path):
     whole = load_dit(folder, dtype=torch.float32, attend=registry.create("sdpa"))
     lean = load_dit(folder, dtype=torch.float32, attend=registry.create("sdpa"), adaln=False)
     layout = tiny_layout()
-    plan = layout.step_plan(torch.tensor(0.3), torch.tensor(0.6))
+    plan = step_plan(layout, torch.tensor(0.3), torch.tensor(0.6))
     table = build_table(DiTReader(folder, dtype=torch.float32), [plan])
     rows = tiny_rows(layout)
     for got, want in zip(lean(*rows, layout, table.step(0)), whole(*rows, layout, plan), strict=True):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from talkies.attention import registry
-from talkies.model.config import DiTConfig
+from talkies.h3.config import DiTConfig
+from talkies.h3.packing import VisualCondition, build_layout
 from talkies.model.dit import PackedDiT
-from talkies.model.packing import VisualCondition, build_layout
 
 CONFIG = DiTConfig(
     hidden_size=24,

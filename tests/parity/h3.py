@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from talkies.attention import registry
-from talkies.model.config import DiTConfig
+from talkies.h3.config import DiTConfig
 from talkies.model.weights import load_dit
 from tests import tiny_checkpoint
 

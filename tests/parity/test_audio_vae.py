@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from talkies.codecs.audio import AudioVAE
+from talkies.codecs.audio.vae import AudioVAE
 from tests.codecs import tiny
 
 

@@ -7,8 +7,8 @@ import copy
 import pytest
 import torch
 
-from talkies.codecs.audio import AudioVAE
-from talkies.codecs.video import VideoVAE
+from talkies.codecs.audio.vae import AudioVAE
+from talkies.codecs.video.vae import VideoVAE
 from tests.codecs import tiny
 
 pytestmark = [

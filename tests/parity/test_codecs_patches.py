@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from talkies.codecs.patches import PatchConfig, image_rows, video_rows
+from talkies.codecs.text.patches import PatchConfig, image_rows, video_rows
 from tests.codecs.tiny import pictures
 
 BOUNDS = {"shortest_edge": 65_536, "longest_edge": 16_777_216}

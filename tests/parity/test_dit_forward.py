@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from talkies.h3.packing import AudioCondition, VisualCondition, build_layout
+from talkies.h3.timesteps import row_timesteps, step_plan
 from talkies.model.modulation import build_table
-from talkies.model.packing import AudioCondition, VisualCondition, build_layout
 from tests.parity.h3 import oracle_dit, our_dit
 
 KEYFRAME = {"latent_height": 4, "latent_width": 6}
@@ -50,7 +51,7 @@ def _rows(layout, dtype):
 
 
 def _oracle_forward(oracle, layout, video, audio, text, t_video, t_audio):
-    timestep, indices = layout.row_timesteps(t_video, t_audio)
+    timestep, indices = row_timesteps(layout, t_video, t_audio)
     out = oracle(
         hidden_states=video[None],
         audio_hidden_states=audio[None],
@@ -79,7 +80,7 @@ def test_float32_forward_agrees_with_diffusers(task, folded, tmp_path):
     rows = _rows(layout, torch.float32)
     t_video, t_audio = torch.tensor(0.04), torch.tensor(1 / 7)
     theirs = _oracle_forward(oracle, layout, *rows, t_video, t_audio)
-    plan = layout.step_plan(t_video, t_audio)
+    plan = step_plan(layout, t_video, t_audio)
     ours = dit(*rows, layout, build_table(dit, [plan]).step(0) if folded else plan)
     for our, their in zip(ours, theirs, strict=True):
         assert our.dtype == torch.float32
@@ -95,7 +96,7 @@ def test_bfloat16_forward_rounds_where_diffusers_rounds(task, tmp_path):
     rows = _rows(layout, torch.bfloat16)
     t_video, t_audio = torch.tensor(0.04), torch.tensor(1 / 7)
     theirs = _oracle_forward(oracle, layout, *rows, t_video, t_audio)
-    ours = dit(*rows, layout, layout.step_plan(t_video, t_audio))
+    ours = dit(*rows, layout, step_plan(layout, t_video, t_audio))
     for our, their in zip(ours, theirs, strict=True):
         assert our.dtype == torch.float32
         assert _relative(our, their) < 1e-3

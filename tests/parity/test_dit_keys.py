@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from talkies.attention.sdpa import sdpa
-from talkies.model import keys
-from talkies.model.config import DiTConfig
+from talkies.h3 import dit_keys as keys
+from talkies.h3.config import DiTConfig
+from talkies.h3.dit_keys import Layout, convert_dit
 from talkies.model.dit import PackedDiT
-from talkies.model.keys import Layout, convert_dit
 from tests.parity.h3 import oracle_dit
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from talkies.engine import pipeline
+from talkies.engine.pipeline import path as pipeline
 from talkies.request import Target, VideoRequest
 from talkies.sampling.noise import external
 from tests.tiny_checkpoint import Processor

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from talkies.model.packing import AudioCondition, VisualCondition, build_layout, patchify_video
+from talkies.h3.packing import AudioCondition, VisualCondition, build_layout, patchify_video
+from talkies.h3.timesteps import row_timesteps
 from talkies.sampling.schedule import build_dual
 
 PATCH = (1, 2, 2)
@@ -36,7 +37,7 @@ def _assert_equal(layout, oracle):
         theirs = _h3().MiniMaxH3SetTimestepsStep.build_row_timesteps(
             video, audio, nv, na, text.numel(), float(t_video), float(t_audio), max(float(t_video), 0.999), 1.0
         )
-        ours = layout.row_timesteps(t_video, t_audio)
+        ours = row_timesteps(layout, t_video, t_audio)
         for our, their in zip(ours, theirs, strict=True):
             assert our.dtype == their.dtype
             assert torch.equal(our, their)

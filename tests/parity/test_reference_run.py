@@ -10,11 +10,12 @@ import torch
 from PIL import Image
 
 from talkies import Engine
-from talkies.engine import pipeline
-from talkies.engine.media import SoundInput, VisualInput
-from talkies.engine.tasks import Prepared
-from talkies.media.resize import resize_reference_image
-from talkies.request import Condition, Target, Task, VideoRequest, plan
+from talkies.engine.pipeline import path as pipeline
+from talkies.engine.pipeline.condition_media import SoundInput, VisualInput
+from talkies.engine.pipeline.tasks import Prepared
+from talkies.h3.clip_plan import plan
+from talkies.media.read.resize import resize_reference_image
+from talkies.request import Condition, Target, Task, VideoRequest
 from talkies.sampling.noise import external
 from tests import tiny_checkpoint
 

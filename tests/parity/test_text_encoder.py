@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from talkies.codecs.patches import PatchConfig, pair_timestamps, sample_indices
-from talkies.codecs.presentation import EncoderAudio, EncoderImage, EncoderVideo, pixel_rows, present
-from talkies.codecs.text import Conditioner, TextEncoder
-from talkies.codecs.tokens import FolderTokenizer
+from talkies.codecs.text.encoder import Conditioner, TextEncoder
+from talkies.codecs.text.patches import PatchConfig, pair_timestamps, sample_indices
+from talkies.codecs.text.presentation import EncoderAudio, EncoderImage, EncoderVideo, pixel_rows, present
+from talkies.codecs.text.tokens import FolderTokenizer
 from tests.codecs.tiny import pictures, zero_outputs
 
 SMALL = PatchConfig(min_pixels=32 * 32, max_pixels=256 * 256)

@@ -7,8 +7,8 @@ import copy
 import pytest
 import torch
 
-from talkies.codecs.video import PIXEL_MEAN, PIXEL_STD, VideoVAE
-from talkies.codecs.vit_decoder import gather
+from talkies.codecs.video.vae import PIXEL_MEAN, PIXEL_STD, VideoVAE
+from talkies.codecs.video.vit_decoder import gather
 from tests.codecs import tiny
 
 TOLERANCE = 3e-5  # of a pixel in 0..1; 1e-4 is the bound that design asks for

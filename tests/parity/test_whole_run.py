@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 
 from talkies import Engine
-from talkies.engine import pipeline
-from talkies.model.packing import unpatchify_video
+from talkies.engine.pipeline import path as pipeline
+from talkies.h3.packing import unpatchify_video
 from talkies.request import Condition, Target, VideoRequest
 from talkies.sampling.noise import external
 from tests import tiny_checkpoint

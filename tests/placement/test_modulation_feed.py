@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from talkies.model.config import DiTConfig
+from talkies.h3.config import DiTConfig
+from talkies.h3.timesteps import step_plan
 from talkies.model.modulation import build_table
 from talkies.placement.modulation_feed import WHOLE_BYTES, ModulationFeed, pinned
 from talkies.sampling.schedule import build_dual
@@ -12,7 +13,7 @@ from tests.model.tiny import tiny_dit, tiny_layout
 
 def _table(dit=None):
     schedule, layout = build_dual(6), tiny_layout()
-    plans = [layout.step_plan(*t) for t in zip(schedule.t_video, schedule.t_audio, strict=True)]
+    plans = [step_plan(layout, *t) for t in zip(schedule.t_video, schedule.t_audio, strict=True)]
     return build_table(dit or tiny_dit(), plans)
 
 

@@ -11,6 +11,7 @@ import torch
 
 from talkies.attention import registry
 from talkies.errors import ConfigError
+from talkies.h3.timesteps import step_plan
 from talkies.kernels import select
 from talkies.kernels.fp8 import E4M3
 from talkies.kernels.select import REFERENCE
@@ -56,7 +57,7 @@ def _built(config=FP8, dtype=torch.float32, ops=REFERENCE):
 
 
 def _forward(dit, layout, rows):
-    plan = layout.step_plan(torch.tensor(0.25), torch.tensor(0.5))
+    plan = step_plan(layout, torch.tensor(0.25), torch.tensor(0.5))
     return torch.cat([v.flatten() for v in dit(*rows, layout, unfolded(dit, plan))])
 
 

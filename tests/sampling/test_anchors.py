@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from talkies.model.packing import patchify_video
+from talkies.h3.packing import patchify_video
 from talkies.sampling.anchors import build_anchors, noised
 
 SIZES = {"patch_size": (1, 2, 2), "video_row_dim": 16, "audio_channels": 6}

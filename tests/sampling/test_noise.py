@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from talkies.errors import InvalidRequest
-from talkies.model.packing import VisualCondition, patchify_video
+from talkies.h3.packing import VisualCondition, patchify_video
 from talkies.sampling import noise
 
 SIZES = {

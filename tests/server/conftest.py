@@ -16,7 +16,7 @@ import pytest
 
 from talkies.server.app import HttpServer, create_app
 from talkies.server.config import ServerConfig
-from talkies.server.coordinator import Coordinator
+from talkies.server.jobs.coordinator import Coordinator
 from tests.server.fakes import FakeService, mp4_bytes
 
 

@@ -14,10 +14,11 @@ from typing import Literal
 
 import numpy as np
 
-from talkies.engine.service import Job, JobEvent, OnEvent, ServiceInfo
+from talkies.engine.port.service import Job, JobEvent, OnEvent, ServiceInfo
 from talkies.errors import InvalidRequest, NotReady
-from talkies.geometry import Limits
-from talkies.request import VideoRequest, plan
+from talkies.h3.clip_plan import plan
+from talkies.h3.geometry import Limits
+from talkies.request import VideoRequest
 
 # The embedded checkpoint's numbers, so that requests legal for it are legal here.
 LIMITS = Limits(
@@ -40,7 +41,7 @@ NUM_STEPS = 5
 def mp4_bytes(width: int = 112, height: int = 64, num_frames: int = 22) -> bytes:
     from tempfile import TemporaryDirectory
 
-    from talkies.media.encode import write_mp4
+    from talkies.media.write.mp4 import write_mp4
 
     t = np.arange(num_frames * 32_000 // 24, dtype=np.float32) / 32_000
     wave = np.tile((0.3 * np.sin(2 * np.pi * 440 * t)).astype(np.float32), (2, 1))

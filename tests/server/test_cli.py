@@ -16,8 +16,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from talkies.cli import jobs, serve
-from talkies.server import peer_flags
+from talkies.cli import jobs, peer_flags, serve
 from tests.server.conftest import Server
 from tests.server.fakes import FakeService
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from tests.server.conftest import Server
-from tests.server.test_lifecycle import until
+from tests.server.jobs.test_lifecycle import until
 
 DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana.json"
 OF_THE_WORKER = {"talkies_engine_worker_restarts_total", "talkies_engine_rows_total", "talkies_engine_forwards_total"}

@@ -17,7 +17,7 @@ import pytest
 
 from tests.server.conftest import Server, serving
 from tests.server.fakes import FakeService, jpeg_bytes, mp4_bytes
-from tests.server.test_lifecycle import files_of, until
+from tests.server.jobs.test_lifecycle import files_of, until
 
 
 def stream(server: Server, job_id: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -19,12 +19,12 @@ import httpx
 import openai
 import pytest
 
-from talkies.media.probe import probe
+from talkies.media.read.probe import probe
 
 # As the command line starts it, but for a state that is saved sooner than every three seconds.
 RUN = """
 import functools
-from talkies.engine import executor
+from talkies.engine.service import executor
 executor.Executor = functools.partial(executor.Executor, save_every_s=0.2)
 from tests.server.test_cli import app
 app()

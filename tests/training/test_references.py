@@ -5,12 +5,13 @@ import pytest
 import torch
 
 from talkies.attention import registry
-from talkies.codecs.patches import PatchConfig
-from talkies.codecs.presentation import EncoderAudio, EncoderImage, EncoderVideo
-from talkies.codecs.text import Conditioner
-from talkies.codecs.text import TextEncoder as EngineTextEncoder
-from talkies.codecs.tokens import FolderTokenizer
-from talkies.model.packing import build_layout
+from talkies.codecs.text.encoder import Conditioner
+from talkies.codecs.text.encoder import TextEncoder as EngineTextEncoder
+from talkies.codecs.text.patches import PatchConfig
+from talkies.codecs.text.presentation import EncoderAudio, EncoderImage, EncoderVideo
+from talkies.codecs.text.tokens import FolderTokenizer
+from talkies.h3.packing import build_layout
+from talkies.h3.timesteps import step_plan
 from talkies.model.weights import load_dit
 from training import assemble, dit_batched, references, text, tokenizer, world
 from training.components import DIT
@@ -138,7 +139,7 @@ def test_a_batch_equals_the_engine(parts, case):
             torch.cat([*condition_audio, audio[0]]),
             rows[0],
             packed,
-            packed.step_plan(tv[0], ta[0]),
+            step_plan(packed, tv[0], ta[0]),
         )
         assert torch.allclose(ours[0][0], engine[0][packed.num_condition_video_rows :], atol=1e-5)
         assert torch.allclose(ours[1][0], engine[1][packed.num_condition_audio_rows :], atol=1e-5)

@@ -15,12 +15,12 @@ from torch import Tensor
 from talkies.attention import registry as attention
 from talkies.benchmarks.random_dit import QK_NORM
 from talkies.benchmarks.timing import by_name, timed
+from talkies.h3.config import DiTConfig
+from talkies.h3.packing import PackedLayout
 from talkies.kernels import select
 from talkies.kernels.fp8 import Fp8Rows
 from talkies.kernels.fp8_linear import scaled_mm
 from talkies.kernels.select import Ops
-from talkies.model.config import DiTConfig
-from talkies.model.packing import PackedLayout
 
 Runs = Sequence[tuple[str, Callable[[], object]]]
 

@@ -17,12 +17,13 @@ from torch import Tensor
 from talkies.attention import registry as attention
 from talkies.benchmarks.random_dit import RandomDiT
 from talkies.benchmarks.timing import Peak, median_of, peak, synchronize
+from talkies.h3.config import DiTConfig
+from talkies.h3.packing import PackedLayout, build_layout, concat_layouts
+from talkies.h3.timesteps import step_plan
 from talkies.kernels import select
 from talkies.model.block import RowView
-from talkies.model.config import DiTConfig
 from talkies.model.dit import PackedDiT
 from talkies.model.modulation import StepModulation, build_table
-from talkies.model.packing import PackedLayout, build_layout, concat_layouts
 from talkies.model.weights import build_dit
 from talkies.placement.quantize import QuantizeConfig, placer
 
@@ -107,7 +108,7 @@ def make_inputs(source: RandomDiT, shapes: Sequence[Shape], device: torch.device
         return torch.randn(count, width, generator=generator, device=device)
 
     t_video, t_audio = torch.full((len(layouts),), 0.25), torch.full((len(layouts),), 0.5)
-    plan = layout.step_plan(t_video, t_audio)
+    plan = step_plan(layout, t_video, t_audio)
     return Inputs(
         layout=layout,
         video=rows(layout.num_video_rows, config.video_row_dim),

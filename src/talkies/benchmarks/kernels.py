@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from talkies.benchmarks.timing import median_of
+from talkies.h3.config import DiTConfig
 from talkies.kernels.fp8 import E4M3
 from talkies.kernels.qkv_scales.reference import EVERY
 from talkies.kernels.runs import RowRuns
 from talkies.kernels.select import Ops
-from talkies.model.config import DiTConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,8 +11,8 @@ import zlib
 import torch
 from torch import Tensor
 
-from talkies.model import keys
-from talkies.model.config import DiTConfig
+from talkies.h3 import dit_keys as keys
+from talkies.h3.config import DiTConfig
 from talkies.model.weights import NamedTensors
 
 # Scores of about this spread: attention that picks rows, as a trained model's does. With norms of one it would be a

@@ -18,9 +18,9 @@ from talkies.benchmarks.timing import GIB, chained, in_turn
 from talkies.engine.config import EMBEDDED, EngineConfig, resolve
 from talkies.engine.engine import Engine
 from talkies.errors import ConfigError
+from talkies.h3.config import DiTConfig
 from talkies.kernels import select
 from talkies.model.chunking import Chunking
-from talkies.model.config import DiTConfig
 from talkies.placement.quantize import QuantizeConfig
 from talkies.request import VideoRequest
 

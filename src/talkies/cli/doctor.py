@@ -34,7 +34,7 @@ def examine() -> dict[str, Any]:
 
     from talkies import __version__
     from talkies.media.capabilities import codec_report
-    from talkies.placement.host import shm_free_bytes
+    from talkies.placement.stream.host_memory import shm_free_bytes
 
     problems: list[str] = []
     libraries: dict[str, str | None] = {}
@@ -76,7 +76,7 @@ def examine() -> dict[str, Any]:
 
 def _ram_gib() -> dict[str, float | None]:
     """``free`` is what budgets are compared with: within the container's limit, caches counted as free."""
-    from talkies.placement.ram import free_ram_bytes
+    from talkies.capacity.ram import free_ram_bytes
 
     total = None
     with suppress(ValueError, OSError):

@@ -11,10 +11,10 @@ import typer
 
 from talkies.cli.common import cleans_up, configure_logs, parse_bytes, plain, print_json, reports_errors
 from talkies.errors import InvalidRequest
-from talkies.media.files import local_path
-from talkies.media.kinds import kind_of_uri
-from talkies.request import Condition, Kind, Target, Task, VideoRequest, parse_size
-from talkies.values import MAX_SIGMAS, MIN_SIGMAS
+from talkies.files.paths import local_path
+from talkies.media.reference_kinds import kind_of_uri
+from talkies.request import Condition, Kind, Target, Task, VideoRequest
+from talkies.values import MAX_SIGMAS, MIN_SIGMAS, parse_size
 
 if TYPE_CHECKING:
     from talkies.engine.events import OnProgress
@@ -127,7 +127,7 @@ def generate(
     request = VideoRequest(**changes) if base is None else base.replace(**changes)
 
     from talkies.engine.config import EMBEDDED, EngineConfig
-    from talkies.media.output import check_writable
+    from talkies.media.write.destination import check_writable
 
     paths = _paths(output, request.num_outputs)
     inputs = [Path(local_path(c.uri)) for c in request.conditions if not c.uri.startswith(("http", "data:"))]
@@ -165,8 +165,8 @@ def _run(config: Any, request: VideoRequest, paths: list[Path], *, quiet: bool) 
     console = Console(stderr=True)
     with cleans_up(), _bar(console, quiet) as (note, on_progress):
         note("loading")
-        from talkies.engine import pipeline
         from talkies.engine.engine import Engine
+        from talkies.engine.pipeline import path as pipeline
 
         prepared = pipeline.prepare_ahead(config, request)  # a typo must not cost minutes of loading
         engine = Engine.open_config(config)
@@ -257,8 +257,8 @@ def _ladder(text: str | None) -> tuple[float, ...] | None:
 
 def _repeated(path: Path) -> VideoRequest:
     """The request in a clip's metadata. Raises when the file has none."""
-    from talkies.engine.metadata import OMITTED
-    from talkies.media.probe import probe
+    from talkies.engine.pipeline.metadata import OMITTED
+    from talkies.media.read.probe import probe
 
     stored = probe(os.fspath(path)).request
     if not isinstance(stored.get("request"), dict):

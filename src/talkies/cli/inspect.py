@@ -15,7 +15,7 @@ def inspect(
     json: bool = typer.Option(False, "--json", help="One JSON object on stdout."),
 ) -> None:
     """Streams, lengths, loudness, black or frozen spans, A/V offset, and the request that made the clip."""
-    from talkies.media.inspect import inspect as measure
+    from talkies.media.inspect.report import inspect as measure
 
     report = measure(file).to_dict()
     if json:

@@ -8,11 +8,12 @@ import typer
 
 from talkies.cli.common import parse_bytes, print_json, reports_errors
 from talkies.errors import ConfigError
-from talkies.request import Condition, Target, VideoRequest, parse_size
+from talkies.request import Condition, Target, VideoRequest
+from talkies.values import parse_size
 
 if TYPE_CHECKING:
-    from talkies.placement.hardware import Hardware
-    from talkies.placement.planner import Plan
+    from talkies.capacity.hardware import Hardware
+    from talkies.capacity.plan import Plan
 
 RELEASED = "minimax-h3"
 
@@ -50,18 +51,20 @@ def plan(
     """What stays on the GPU, what streams, chunk sizes, the peak and the seconds of every stage."""
     import torch
 
-    from talkies.codecs.checkpoint import find_parts, limits_of
-    from talkies.engine import planning
-    from talkies.engine.build import locate
+    from talkies.capacity.cost import FALLBACK_ASPECT
+    from talkies.capacity.plan import Wishes
+    from talkies.capacity.planner import make_plan
+    from talkies.capacity.stage_bytes import Sizes
+    from talkies.codecs.limits import limits_of
     from talkies.engine.config import EngineConfig
-    from talkies.engine.cost import FALLBACK_ASPECT
-    from talkies.geometry import Limits
-    from talkies.model.config import DiTConfig
-    from talkies.placement.footprint import Sizes
-    from talkies.placement.planner import Wishes, make_plan
+    from talkies.engine.load import planning
+    from talkies.engine.load.build import locate
+    from talkies.h3.clip_plan import plan as geometry_plan
+    from talkies.h3.config import DiTConfig
+    from talkies.h3.geometry import Limits
+    from talkies.h3.partitions import find_parts
     from talkies.placement.quantize import QuantizeConfig
-    from talkies.placement.tensor_parallel import shard_config
-    from talkies.request import plan as geometry_plan
+    from talkies.placement.ranks.tensor_parallel import shard_config
 
     vram, ram = parse_bytes("vram_budget", vram_budget), parse_bytes("ram_budget", ram_budget)
     if model == RELEASED:
@@ -102,7 +105,7 @@ def _here(vram: int | None, ram: int | None, fp8_attention: bool) -> Hardware:
     import torch
 
     from talkies.attention import registry
-    from talkies.engine import planning
+    from talkies.engine.load import planning
 
     if not torch.cuda.is_available():
         raise ConfigError(
@@ -120,7 +123,7 @@ def _print(found: Plan, machine: Hardware) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from talkies.placement.host import gib
+    from talkies.placement.stream.host_memory import gib
 
     def size(num_bytes: int) -> str:
         return gib(num_bytes) if num_bytes else "-"

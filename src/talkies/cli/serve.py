@@ -19,7 +19,7 @@ from talkies.errors import ConfigError, TalkiesError
 
 if TYPE_CHECKING:
     from talkies.engine.config import EngineConfig
-    from talkies.engine.service import EngineService
+    from talkies.engine.port.service import EngineService
     from talkies.server.app import HttpServer
 
 # Flags that are not ours land in the arguments, where peer_flags accepts or refuses them by name.
@@ -176,9 +176,9 @@ def serve(
     """Serve a model: POST /v1/videos, a page at /, /metrics. Flags of `vllm serve --omni` are taken where they mean
     something here and refused with the reason where not."""
     begun = time.monotonic()
-    from talkies.server import peer_flags
+    from talkies.cli import peer_flags
+    from talkies.cli.peer_degrees import take_tensor_parallel
     from talkies.server.config import ServerConfig
-    from talkies.server.peer_degrees import take_tensor_parallel
 
     own = [name for param in context.command.params for name in param.opts]
     if diffusion_offload_config is not None:
@@ -256,7 +256,7 @@ def serve(
 
 def _build(engine: dict[str, Any], *, data_dir: Path, **options: Any) -> EngineService:
     """The engine over worker processes; imported here, since it brings torch."""
-    from talkies.engine.executor import Executor
+    from talkies.engine.service.executor import Executor
 
     # Every reference is copied below uploads/ before a job is accepted, so the engine reads nothing else.
     return Executor(engine_config(engine), data_dir=data_dir, media_root=data_dir / "uploads", **options)

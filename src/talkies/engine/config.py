@@ -11,13 +11,13 @@ from typing import Literal
 import torch
 
 from talkies.attention import registry as attention
-from talkies.codecs.text_attention import TEXT_ATTENTION
+from talkies.codecs.text.attention import TEXT_ATTENTION
 from talkies.errors import ConfigError
 from talkies.kernels import select
 from talkies.model.chunking import Chunking
 from talkies.placement.components import COMPONENTS
-from talkies.placement.layerwise import LayerwiseConfig
 from talkies.placement.quantize import METHODS, TEXT_PREFIX, QuantizeConfig
+from talkies.placement.stream.layerwise import LayerwiseConfig
 
 EMBEDDED = "h3-tiny"
 

@@ -12,19 +12,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from talkies.engine import build, pipeline
-from talkies.engine.clip import Clip
 from talkies.engine.config import EMBEDDED, EngineConfig
 from talkies.engine.events import OnProgress, Reporter, ShouldStop
-from talkies.engine.failure import as_talkies, out_of_memory
-from talkies.engine.metadata import clip_metadata
-from talkies.engine.stages import timed
-from talkies.engine.state import RequestState
-from talkies.engine.tasks import Prepared
+from talkies.engine.load import build
+from talkies.engine.pipeline import path as pipeline
+from talkies.engine.pipeline.clip import Clip
+from talkies.engine.pipeline.metadata import clip_metadata
+from talkies.engine.pipeline.stage_seconds import timed
+from talkies.engine.pipeline.state import RequestState
+from talkies.engine.pipeline.tasks import Prepared
+from talkies.engine.port.failure import as_talkies, out_of_memory
 from talkies.errors import Cancelled, ConfigError, InvalidRequest
-from talkies.geometry import Limits
-from talkies.media.encode import Mp4Writer
-from talkies.media.output import check_writable
+from talkies.h3.geometry import Limits
+from talkies.media.write.destination import check_writable
+from talkies.media.write.mp4 import Mp4Writer
 from talkies.request import VideoRequest
 from talkies.sampling.noise import Noise
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from talkies.attention.base import Attend, Documents, QkNorm, attended, merged
+from talkies.h3.config import DiTConfig
 from talkies.kernels.fp8 import Fp8Rows
 from talkies.kernels.runs import RowRuns
 from talkies.kernels.select import Ops
 from talkies.model.chunking import chunks_of
-from talkies.model.config import DiTConfig
 from talkies.model.linear import Linear as BlockLinear
 from talkies.model.modulation import BlockModulation
 

@@ -1,6 +1,6 @@
 """A share of a tensor, and where its parts lie in a checkpoint's files.
 
-A cut speaks of our tensor; files order rows differently (see ``model/keys.py``), but what is a run of whole heads, or
+A cut speaks of our tensor; files order rows differently (see ``h3/dit_keys.py``), but what is a run of whole heads, or
 of values and gates, in ours is a few runs in theirs: a reader that wants half a tensor reads half of it.
 """
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from talkies.model.config import DiTConfig
-from talkies.model.keys import Form, Layout, Spec
+from talkies.h3.config import DiTConfig
+from talkies.h3.dit_keys import Form, Layout, Spec
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,16 +18,16 @@ from torch import Tensor, nn
 
 from talkies.attention.base import Attend, Documents
 from talkies.errors import ConfigError
+from talkies.h3.config import DiTConfig
+from talkies.h3.packing import PackedLayout, Stream
+from talkies.h3.rope import rotary_table
+from talkies.h3.timesteps import StepPlan
 from talkies.kernels.fp8 import Fp8Rows
 from talkies.kernels.runs import RowRuns
 from talkies.kernels.select import REFERENCE, Ops
 from talkies.model.block import Block, RefinerBlock, RowView
 from talkies.model.chunking import WHOLE, Chunking
-from talkies.model.config import DiTConfig
 from talkies.model.modulation import Affine, StepModulation, unfolded
-from talkies.model.packing import PackedLayout, Stream
-from talkies.model.rope import rotary_table
-from talkies.model.timesteps import StepPlan
 
 
 class TokenRefiner(nn.Module):

@@ -19,9 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from talkies.h3.config import NUM_MODALITIES, DiTConfig
+from talkies.h3.timesteps import StepPlan
 from talkies.kernels.runs import RowRuns
-from talkies.model.config import NUM_MODALITIES, DiTConfig
-from talkies.model.timesteps import StepPlan
 
 GROUP = 4
 MAX_PERIOD = 10_000.0

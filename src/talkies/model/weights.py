@@ -17,15 +17,15 @@ from torch import Tensor, nn
 
 from talkies.attention.base import Attend
 from talkies.errors import CheckpointError
+from talkies.files.read_ahead import ReadAhead, Span
+from talkies.files.tensor_files import TensorFiles
+from talkies.h3 import dit_keys as keys
+from talkies.h3.config import DiTConfig
+from talkies.h3.dit_keys import Layout, Spec
 from talkies.kernels.select import REFERENCE, Ops
-from talkies.model import keys
-from talkies.model.config import DiTConfig
 from talkies.model.cuts import Cut, file_runs
 from talkies.model.dit import PackedDiT
-from talkies.model.keys import Layout, Spec
 from talkies.model.modulation import Affine
-from talkies.model.read_ahead import ReadAhead, Span
-from talkies.model.safetensors_files import TensorFiles
 
 
 def read_config(folder: Path) -> DiTConfig:
@@ -43,7 +43,7 @@ def read_config(folder: Path) -> DiTConfig:
 
 
 class NamedTensors(ABC):
-    """The tensors of a DiT under our names (see ``model/keys.py``), wherever they come from.
+    """The tensors of a DiT under our names (see ``h3/dit_keys.py``), wherever they come from.
 
     A :class:`DiTSource`, and the AdaLN weights as ``modulation.build_table`` asks for them.
     """
@@ -83,7 +83,7 @@ class NamedTensors(ABC):
 
 
 class DiTReader(NamedTensors):
-    """A checked checkpoint in either layout. Tensors come out under our names (see ``model/keys.py``).
+    """A checked checkpoint in either layout. Tensors come out under our names (see ``h3/dit_keys.py``).
 
     ``dtype`` is what block tensors are cast to (``None``: as stored); float32 islands are always float32.
     ``layout`` is found from the keys, except ``Layout.REPACKED``, which looks like the original. Blocks come from the

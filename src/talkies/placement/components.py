@@ -16,8 +16,8 @@ from typing import Literal
 import torch
 from torch import nn
 
-from talkies.placement.flat import parameters_of
-from talkies.placement.layerwise import (
+from talkies.placement.stream.flat import parameters_of
+from talkies.placement.stream.layerwise import (
     LayerwiseConfig,
     PinnedFetch,
     Prepare,

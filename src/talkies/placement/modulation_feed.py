@@ -12,8 +12,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from talkies.h3.timesteps import StepPlan
 from talkies.model.modulation import ModulationTable, StepModulation
-from talkies.model.timesteps import StepPlan
 
 # All steps of a request whose forwards wait for their launches; full-size models have more than that in two steps.
 WHOLE_BYTES = 16 << 20

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from talkies.errors import ConfigError
+from talkies.h3.config import DiTConfig
 from talkies.kernels.fp8_linear.scaled_mm import ALIGNMENT
 from talkies.kernels.select import Ops
-from talkies.model.config import DiTConfig
 from talkies.model.weights import Place
 
 LINEARS = ("attn.to_qkv", "attn.to_out", "ff.up", "ff.down")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from talkies.model.packing import patchify_video
-from talkies.model.timesteps import VISUAL_CONDITION_T
+from talkies.h3.packing import patchify_video
+from talkies.h3.timesteps import VISUAL_CONDITION_T
 
 
 def noised(clean: Tensor, noise: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from talkies.errors import InvalidRequest
-from talkies.model.packing import VisualCondition, patchify_video
+from talkies.h3.packing import VisualCondition, patchify_video
 from talkies.values import INT64_MAX, INT64_MIN
 
 

@@ -22,12 +22,12 @@ from starlette.responses import Response
 from starlette.websockets import WebSocket
 
 from talkies import __version__
-from talkies.engine.service import EngineService
+from talkies.engine.port.service import EngineService
 from talkies.server import errors, routes
 from talkies.server.auth import Keys
 from talkies.server.config import ServerConfig
-from talkies.server.coordinator import Coordinator
 from talkies.server.errors import NotFound
+from talkies.server.jobs.coordinator import Coordinator
 from talkies.server.middleware import BodyLimit
 from talkies.server.openapi import without_422
 

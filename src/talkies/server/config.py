@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from talkies.errors import ConfigError
-from talkies.media.addresses import AllowList
+from talkies.media.fetch.addresses import AllowList
+
+PIPELINE_CLASS = "MiniMaxH3Pipeline"  # peers' name for what serves this model
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

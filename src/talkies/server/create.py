@@ -13,15 +13,15 @@ from anyio import to_thread
 from starlette.requests import Request
 
 from talkies.errors import InvalidRequest, OutputError
-from talkies.server import webhook
-from talkies.server.artifacts import Artifacts
-from talkies.server.body import read_body
-from talkies.server.coordinator import Coordinator
 from talkies.server.errors import told_as
-from talkies.server.inputs import Checked, materialize
-from talkies.server.record import JobRecord
-from talkies.server.schema import Draft, to_draft
-from talkies.server.view import planned_facts
+from talkies.server.intake.body import read_body
+from talkies.server.intake.inputs import Checked, materialize
+from talkies.server.intake.schema import Draft, to_draft
+from talkies.server.jobs import webhook
+from talkies.server.jobs.artifacts import Artifacts
+from talkies.server.jobs.coordinator import Coordinator
+from talkies.server.jobs.record import JobRecord
+from talkies.server.jobs.view import planned_facts
 
 MAX_IDEMPOTENCY_KEY_CHARS = 255
 

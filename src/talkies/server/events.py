@@ -16,9 +16,9 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
-from talkies.server.coordinator import Coordinator
-from talkies.server.record import JobRecord
-from talkies.server.view import job_object
+from talkies.server.jobs.coordinator import Coordinator
+from talkies.server.jobs.record import JobRecord
+from talkies.server.jobs.view import job_object
 
 HEARTBEAT_S = 10.0
 SCHEMA = {  # of one event, as OpenAPI tools read a stream; data is JSON text

@@ -1,14 +1,14 @@
-"""The machine-readable contract at /openapi.json. Bodies are read by :mod:`talkies.server.body`, so FastAPI cannot
-derive their schema; it is built here from the same tables that the reader uses."""
+"""The machine-readable contract at /openapi.json. Bodies are read by :mod:`talkies.server.intake.body`, so FastAPI
+cannot derive their schema; it is built here from the same tables that the reader uses."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from talkies.request import MAX_OUTPUTS, QUALITY_DEFAULT_WORDS, Task
-from talkies.server import fields
 from talkies.server.errors import phrase
-from talkies.server.view import ErrorEnvelope
+from talkies.server.intake import fields
+from talkies.server.jobs.view import ErrorEnvelope
 from talkies.values import INT64_MAX, INT64_MIN, MAX_SIGMAS, MIN_SIGMAS
 
 _PLAIN: dict[str, dict[str, Any]] = {

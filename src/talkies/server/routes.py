@@ -9,17 +9,17 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import FileResponse, Response, StreamingResponse
 
 from talkies.errors import NotReady
-from talkies.geometry import canvas_of_aspect
+from talkies.h3.geometry import canvas_of_aspect
 from talkies.server import events, sync
 from talkies.server.auth import Keys
-from talkies.server.coordinator import Coordinator
+from talkies.server.config import PIPELINE_CLASS
 from talkies.server.create import create_job
 from talkies.server.download import MEDIA_TYPES, Download
 from talkies.server.errors import Json, NotFound, NotImplementedHere, NotProcessable
+from talkies.server.jobs.coordinator import Coordinator
+from talkies.server.jobs.record import JobRecord
+from talkies.server.jobs.view import VideoDeleted, VideoJob, VideoList, job_object, poll_after_ms
 from talkies.server.openapi import CREATE_BODY, CREATE_LINKS, responses
-from talkies.server.peer_flags import PIPELINE_CLASS
-from talkies.server.record import JobRecord
-from talkies.server.view import VideoDeleted, VideoJob, VideoList, job_object, poll_after_ms
 
 MAX_PAGE = 100
 DEFAULT_PAGE = 20

@@ -12,12 +12,12 @@ from starlette.responses import FileResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from talkies.errors import NotReady, TalkiesError
-from talkies.server.coordinator import Coordinator
 from talkies.server.create import create_job
 from talkies.server.errors import TimedOut, error_response
-from talkies.server.live import LAST, Watcher
-from talkies.server.record import JobRecord
-from talkies.server.view import job_object
+from talkies.server.jobs.coordinator import Coordinator
+from talkies.server.jobs.live import LAST, JobSubscriber
+from talkies.server.jobs.record import JobRecord
+from talkies.server.jobs.view import job_object
 
 
 async def run(request: Request, coordinator: Coordinator, owner: str) -> Response:
@@ -44,7 +44,9 @@ async def run(request: Request, coordinator: Coordinator, owner: str) -> Respons
             await asyncio.shield(run_in_threadpool(coordinator.delete, record))
 
 
-async def _wait(request: Request, coordinator: Coordinator, record: JobRecord, watcher: Watcher) -> JobRecord | None:
+async def _wait(
+    request: Request, coordinator: Coordinator, record: JobRecord, watcher: JobSubscriber
+) -> JobRecord | None:
     """The job at its end; None when the client left. Raises ``TimedOut``."""
     timeout_s = coordinator.config.sync_timeout_s
     left = asyncio.ensure_future(_disconnected(request))
@@ -63,7 +65,7 @@ async def _wait(request: Request, coordinator: Coordinator, record: JobRecord, w
         end.cancel()
 
 
-async def _ended(coordinator: Coordinator, record: JobRecord, watcher: Watcher) -> JobRecord | None:
+async def _ended(coordinator: Coordinator, record: JobRecord, watcher: JobSubscriber) -> JobRecord | None:
     while True:
         # Asked again now and then: an event missed while nobody watched must not block for ever.
         current = await run_in_threadpool(coordinator.store.peek, record.id)

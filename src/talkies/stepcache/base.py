@@ -10,7 +10,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from talkies.model.packing import PackedLayout
+from talkies.h3.packing import PackedLayout
 
 
 class StepCache(Protocol):

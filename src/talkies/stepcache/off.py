@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from talkies.model.packing import PackedLayout
+from talkies.h3.packing import PackedLayout
 
 
 class Off:

@@ -1,0 +1,82 @@
+"""What to say when nothing fits: the smallest budget that would do, and the longest clip that the given one takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from talkies.capacity.hardware import Hardware
+from talkies.capacity.plan import Plan, Wishes, all_plans, host_needed, needed
+from talkies.capacity.stage_bytes import Sizes, Work
+from talkies.errors import ConfigError
+from talkies.placement.stream.host_memory import gib
+
+
+def smallest(sizes: Sizes, work: Work, hardware: Hardware, wishes: Wishes) -> Plan:
+    """The plan of least device memory within the host's, or at all when none is."""
+    return _least(all_plans(sizes, work, hardware, wishes), hardware.ram_bytes)
+
+
+def _least(plans: Sequence[Plan], ram_bytes: float) -> Plan:
+    in_host = [p for p in plans if host_needed(p) <= ram_bytes]
+    return min(in_host or plans, key=lambda p: (p.peak_bytes, p.host_bytes))
+
+
+def nearest_work(sizes: Sizes, work: Work, hardware: Hardware, wishes: Wishes) -> Work | None:
+    """The longest clip of this canvas that fits, in steps of one VAE clip; ``None`` when not even the shortest."""
+    tail, clip = work.num_frames % sizes.video.clip_frames, sizes.video.clip_frames
+    longer = range(tail + clip, work.num_frames, clip)
+    # What a shorter clip needs is less, so the border is found by halving.
+    low, high = 0, len(longer)
+    while low < high:
+        middle = (low + high) // 2
+        candidate = shorter(work, longer[middle], longer[middle] / work.num_frames)
+        if smallest(sizes, candidate, hardware, wishes).fits(hardware):
+            low = middle + 1
+        else:
+            high = middle
+    return shorter(work, longer[low - 1], longer[low - 1] / work.num_frames) if low else None
+
+
+def refusal(sizes: Sizes, work: Work, hardware: Hardware, wishes: Wishes) -> ConfigError:
+    """What ``make_plan`` raises: about host memory where only that is short, else about the device's."""
+    size = f"{work.width}x{work.height} with {work.num_frames} frames"
+    near = nearest_work(sizes, work, hardware, wishes)
+    fits = "no shorter clip fits" if near is None else f"{near.num_frames} frames of this canvas would fit"
+    plans = all_plans(sizes, work, hardware, wishes)
+    within = [p for p in plans if needed(p.peak_bytes) <= hardware.vram_bytes]
+    if within:
+        host = min(host_needed(p) for p in within)
+        return ConfigError(
+            f"{size} within {gib(hardware.vram_bytes)} of device memory needs {gib(host)} of host memory, "
+            f"{gib(hardware.ram_bytes)} are given",
+            hint=f"use --ram-budget {_mib(host)} or more, --quantization fp8, --text-quantization fp8, "
+            "or a larger --vram-budget",
+            param="ram_budget",
+        )
+    best, least = _least(plans, hardware.ram_bytes), _least(plans, math.inf)
+    vram, less = needed(best.peak_bytes), needed(least.peak_bytes)
+    what, hint = f"{size} needs a vram budget of at least {gib(vram)}", f"use --vram-budget {_mib(vram)} or more"
+    if less < vram:  # what streams waits in host memory
+        what += f" with {gib(hardware.ram_bytes)} of host memory"
+        hint += f", or --vram-budget {_mib(less)} with --ram-budget {_mib(host_needed(least))}"
+    return ConfigError(f"{what}, {gib(hardware.vram_bytes)} are given", hint=f"{hint}; {fits}", param="vram_budget")
+
+
+def _mib(num_bytes: int) -> str:
+    return f"{-(-num_bytes // 2**20)}MiB"
+
+
+def shorter(work: Work, num_frames: int, scale: float) -> Work:
+    """About the same request with ``scale`` of its video and sound."""
+    video, audio = round(work.video_rows * scale), round(work.audio_rows * scale)
+    return replace(
+        work,
+        rows=work.rows - work.video_rows - work.audio_rows + video + audio,
+        video_rows=video,
+        audio_rows=audio,
+        latent_frames=max(7, round(work.latent_frames * scale)),
+        num_frames=num_frames,
+        num_samples=round(work.num_samples * scale),
+    )

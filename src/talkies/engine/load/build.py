@@ -1,0 +1,297 @@
+"""From a checkpoint folder to components in memory: what lives long is built here and handed down."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from talkies.attention import registry as attention
+from talkies.attention.base import Trimmed
+from talkies.capacity.process import give_back, peak_rss_bytes
+from talkies.codecs.audio.vae import AudioVAE
+from talkies.codecs.limits import limits_of
+from talkies.codecs.memo import Memo, content_key
+from talkies.codecs.text.encoder import Conditioner, TextCondition
+from talkies.codecs.text.patches import PatchConfig
+from talkies.codecs.text.presentation import Visual
+from talkies.codecs.text.tokens import FolderTokenizer
+from talkies.codecs.video.vae import VideoVAE
+from talkies.engine.config import EMBEDDED, EngineConfig, ResolvedConfig, embedded_folder, resolve
+from talkies.engine.load.dits import build_dits
+from talkies.engine.load.load_report import LoadReport
+from talkies.engine.load.place_components import place_audio, place_text, place_video
+from talkies.engine.load.planning import Placement, cap, decide
+from talkies.engine.load.rank_processes import Ranks
+from talkies.files.location import model_hash, resolve_checkpoint
+from talkies.h3.geometry import Limits
+from talkies.h3.partitions import Parts, find_parts, narrowed
+from talkies.h3.release_schedule import ReleaseSchedule, read_schedule
+from talkies.h3.timesteps import StepPlan
+from talkies.kernels import select as kernels
+from talkies.model.dit import PackedDiT
+from talkies.model.modulation import ModulationTable, build_table
+from talkies.model.weights import DiTReader
+from talkies.placement.components import Residency
+from talkies.placement.graphs.recorder import CudaRecorder
+from talkies.placement.graphs.replay import MAX_BYTES, Graphs
+from talkies.placement.modulation_feed import pinned
+from talkies.placement.stream.host_memory import gib
+from talkies.sampling.schedule import DualSchedule
+
+MAX_TABLES = 8  # schedules of the default length whose modulation is kept; a released one is 0.5 GB
+MEMO_BYTES = 256 << 20
+
+
+@dataclass
+class Components:
+    """One checkpoint's parts. Text encoder and VAEs are shared by all DiTs; ``dits`` is keyed by partition.
+
+    AdaLN projections are never resident: ``readers`` hand them out one block at a time when a table is built.
+    """
+
+    config: ResolvedConfig
+    limits: Limits
+    parts: Parts
+    model_hash: str
+    schedule: ReleaseSchedule
+    attend: Trimmed
+    dits: dict[str, PackedDiT]
+    readers: dict[str, DiTReader]
+    text: Conditioner
+    audio: AudioVAE
+    placement: Placement
+    loading: LoadReport
+    alive: Callable[[], object] = lambda: None  # called now and then by what may take long
+    residency: Residency = field(default_factory=Residency)
+    ranks: Ranks | None = None  # the other processes of a DiT that is cut over several devices
+    graphs: Graphs | None = None  # of small forwards; None: all are launched kernel by kernel
+    _tables: OrderedDict[object, ModulationTable] = field(default_factory=OrderedDict)
+    _memo: Memo = field(default_factory=lambda: Memo(MEMO_BYTES))
+
+    @cached_property
+    def video(self) -> VideoVAE:
+        with self.loading.part("video VAE decoder") as part:
+            vae = place_video(
+                self.parts.video_vae,
+                self.residency,
+                self.placement.residences.video,
+                dtype=self.config.video_dtype,
+                device=self.config.device,
+            )
+            part.num_bytes = vae.bytes_read
+        vae.on_tile = lambda: self.alive()
+        return vae
+
+    def synchronize(self) -> None:
+        """Waits for the device: a step is done when the device has done it, and its fault shows here."""
+        if self.config.device.type == "cuda":
+            torch.cuda.synchronize(self.config.device)
+
+    def release(self) -> None:
+        """What can be made again leaves the device: after a failure, that of a full device above all."""
+        self.residency.release()
+        if self.graphs is not None:
+            self.graphs.forget()
+
+    @property
+    def broken(self) -> str | None:
+        """Why nothing can be denoised any more: the ranks ended. ``None`` while all is well."""
+        return None if self.ranks is None else self.ranks.leader.failure
+
+    def close(self) -> None:
+        """Ends the other processes, if there are any. Nothing can be denoised after."""
+        if self.ranks is not None:
+            self.ranks.close()
+
+    def give_back(self) -> None:
+        """Freed memory goes to the system, as far as it takes it."""
+        give_back()
+        if self.config.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def peak_memory_bytes(self) -> int:
+        """The high-water mark of this process: of the device's allocator, or of the host."""
+        if self.config.device.type == "cuda":
+            return torch.cuda.max_memory_reserved(self.config.device)
+        return peak_rss_bytes()
+
+    def table(self, partition: str, schedule: DualSchedule, steps: Sequence[StepPlan]) -> ModulationTable:
+        """The modulation table of a schedule; made once, kept for the next request with the same one."""
+        key = (partition, schedule.key)
+        known = self._tables.get(key)
+        if known is not None and known.covers(steps):
+            self._tables.move_to_end(key)
+            return known.rebind(steps)
+        # Other rows (a keyframe's, say) add pairs to the same schedule; the larger table serves both.
+        device = self.config.device
+        self.residency.release()  # one AdaLN matrix is as large as a block
+        reader = self.readers[partition]
+        with self.loading.part(f"AdaLN of {partition}") as part:
+            before = reader.files.bytes_asked
+            table = build_table(reader, steps, device)
+            if device.type == "cuda":
+                table = pinned(table)
+            part.num_bytes = reader.files.bytes_asked - before
+        self._tables[key] = table
+        while len(self._tables) > 1 and sum(t.num_bytes for t in self._tables.values()) > self.tables_bytes:
+            self._tables.popitem(last=False)
+        return table
+
+    @property
+    def tables_bytes(self) -> int:
+        """Of all tables that are kept: long schedules leave room for fewer."""
+        c = next(iter(self.dits.values())).config
+        params = 3 * c.num_layers * 6 + 2 * 2  # of a forward: three entries in the blocks, two in the output norm
+        forwards = MAX_TABLES * (self.limits.default_num_sigmas - 1)
+        return forwards * params * c.hidden_size * self.config.dtype.itemsize
+
+    def encode_text(self, prompt: str, visuals: Sequence[Visual]) -> TextCondition:
+        """The text rows; a repeated prompt with the same pictures is encoded once."""
+        key = content_key("text", prompt, list(visuals))
+        return self._memo.remember(key, lambda: self._encode_text(prompt, visuals))
+
+    def encode_video(self, frames: np.ndarray) -> Tensor:
+        """Normalized latents [1, C, t, h, w] of uint8 [F, H, W, 3]; the same pixels are encoded once."""
+        key = content_key("video", frames)
+        return self._memo.remember(key, lambda: self._encode_video(frames))
+
+    def encode_audio(self, wave: np.ndarray) -> Tensor:
+        """Normalized latents [2, C, a] of float32 [2, N]; the same samples are encoded once."""
+        key = content_key("audio", wave)
+        return self._memo.remember(key, lambda: self._encode_audio(wave))
+
+    def _encode_text(self, prompt: str, visuals: Sequence[Visual]) -> TextCondition:
+        self.residency.enter("text")
+        return self.text.encode(prompt, visuals)
+
+    def _encode_video(self, frames: np.ndarray) -> Tensor:
+        self.residency.enter("video.encoder")
+        return self.video.encode(torch.from_numpy(np.array(frames)))
+
+    def _encode_audio(self, wave: np.ndarray) -> Tensor:
+        self.residency.enter("audio")
+        return self.audio.encode(torch.from_numpy(np.array(wave)))
+
+
+def locate(model: str) -> Path:
+    """The folder of a checkpoint: the embedded one, a path, or a hub id. Raises ``CheckpointError``."""
+    return embedded_folder() if model == EMBEDDED else resolve_checkpoint(model)
+
+
+def parts_and_limits(config: EngineConfig) -> tuple[Parts, Limits]:
+    """The parts that will be loaded and what they can make, from configs alone.
+
+    Raises ``ConfigError`` and ``CheckpointError``.
+    """
+    parts = find_parts(locate(config.model))
+    return narrowed(parts, limits_of(parts), config.task_type)
+
+
+def load(
+    config: EngineConfig,
+    *,
+    on_stage: Callable[[str], object] = lambda stage: None,
+    on_line: Callable[[str], object] = lambda line: None,
+) -> Components:
+    """Reads configs first, then weights; ``on_stage`` hears what comes next, ``on_line`` what goes into the log.
+
+    Raises ``ConfigError`` or ``CheckpointError``; nothing is half-built, and no process that was started stays.
+    """
+    with ExitStack() as undo:
+        components = _load(config, on_stage, on_line, undo)
+        undo.pop_all()
+    return components
+
+
+def _load(
+    config: EngineConfig, on_stage: Callable[[str], object], on_line: Callable[[str], object], undo: ExitStack
+) -> Components:
+    """``undo`` is told how to end what must not outlive a failure."""
+    resolved = resolve(config)
+    # The thread count decides how sums are split, and so the last bits: it is part of what a seed reproduces.
+    torch.set_num_threads(resolved.threads)
+    parts, limits = parts_and_limits(config)
+    schedule = read_schedule(parts)
+    ops = kernels.create(resolved.kernels)
+    attend = attention.create(resolved.attention, ops)
+    loading = LoadReport(resolved.device, on_line)
+    loading.line(
+        f"attention {resolved.attention}, kernels {resolved.kernels}, quantization {resolved.quantize.method}, "
+        f"CUDA graphs of small forwards {'on' if resolved.cuda_graphs else 'off'} on {resolved.device}; "
+        f"text encoder: attention {resolved.text_attention}, quantization {resolved.text_quantize.method}"
+    )
+    placement = decide(config, resolved, parts, limits)
+    if placement.plan is not None:
+        loading.line(f"plan: {placement.plan.summary()}")
+    cap(resolved.device, config.vram_budget)
+    residency, residences = Residency(), placement.residences
+    graphs = None
+    if resolved.cuda_graphs and residences.dit is None:  # what streams cannot be replayed
+        most = MAX_BYTES if config.vram_budget is None else min(MAX_BYTES, config.vram_budget // 16)
+        graphs = Graphs(CudaRecorder(resolved.device), max_bytes=most)
+    ranks = None
+    if resolved.tensor_parallel > 1:
+        on_stage("ranks")
+        ranks = undo.enter_context(closing(Ranks(config, placement, resolved.device)))
+        loading.line(f"tensor parallel: {resolved.tensor_parallel} ranks, {resolved.threads} CPU threads each")
+    dits = build_dits(
+        parts,
+        resolved,
+        placement,
+        residency,
+        ops=ops,
+        attend=attend,
+        loading=loading,
+        peers=None if ranks is None else ranks.peers,
+        on_stage=on_stage,
+    )
+    if ranks is not None:
+        ranks.wait_loaded()
+        for partition, dit in dits.by_partition.items():
+            ranks.leader.lead(partition, dit)
+    if graphs is not None:
+        for dit in dits.by_partition.values():
+            graphs.wrap(dit)
+    on_stage("text encoder")
+    with loading.part("text encoder") as part:
+        encoder = place_text(
+            parts.text_encoder,
+            residency,
+            residences.text,
+            dtype=resolved.dtype,
+            device=resolved.device,
+            ops=ops,
+            quantize=resolved.text_quantize,
+            attention=resolved.text_attention,
+        )
+        part.num_bytes = encoder.bytes_read
+    on_stage("audio VAE")
+    with loading.part("audio VAE") as part:
+        audio = place_audio(parts.audio_vae, residency, residences.audio, device=resolved.device)
+        part.num_bytes = audio.bytes_read
+    loading.line(f"weights loaded: {loading.total()}; {gib(residency.host_bytes)} stay in host memory for the device")
+    return Components(
+        config=resolved,
+        limits=limits,
+        parts=parts,
+        model_hash=model_hash(parts.root),
+        schedule=schedule,
+        attend=attend,
+        dits=dits.by_partition,
+        readers=dits.readers,
+        text=Conditioner(FolderTokenizer.load(parts.tokenizer), PatchConfig.load(parts.processor), encoder),
+        audio=audio,
+        placement=placement,
+        loading=loading,
+        residency=residency,
+        graphs=graphs,
+        ranks=ranks,
+    )

@@ -1,0 +1,87 @@
+"""One of the ranks that follow: ``python -m talkies.engine.load.rank_main FD``, started by ``rank_processes.py``.
+
+Holds its share of the DiTs, runs what rank 0 says, and ends when the pipe does.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from talkies.attention import registry as attention
+from talkies.engine.config import EngineConfig, resolve
+from talkies.engine.load.build import parts_and_limits
+from talkies.engine.load.dits import build_dits
+from talkies.engine.load.load_report import LoadReport
+from talkies.engine.load.planning import cap
+from talkies.engine.load.rank_processes import Loaded, RankStarted, Told, join
+from talkies.engine.port.failure import as_talkies
+from talkies.errors import WorkerDied
+from talkies.kernels import select as kernels
+from talkies.placement.components import Residency
+from talkies.placement.ranks.leader import Order, follow
+from talkies.placement.ranks.peers import Peers
+
+
+def main(connection: Connection) -> int:
+    # Ctrl-C goes to the whole group; rank 0 decides what it means for us.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    told: Told = connection.recv()
+    peers: Peers | None = None
+    try:
+        config = _own(told.config, told.rank)
+        resolved = resolve(config)
+        torch.set_num_threads(resolved.threads)
+        connection.send(RankStarted())
+        peers = Peers(join(told.rank, told.degree, told.store, resolved.device))
+        ops = kernels.create(resolved.kernels)
+        attend = attention.create(resolved.attention, ops)
+        cap(resolved.device, config.vram_budget)
+        residency, parts = Residency(), parts_and_limits(config)[0]
+        loading = LoadReport(resolved.device)
+        dits = build_dits(
+            parts, resolved, told.placement, residency, ops=ops, attend=attend, loading=loading, peers=peers
+        )
+        connection.send(Loaded())
+        follow(dits.by_partition, peers, resolved.device, lambda: _order(connection), residency.enter)
+    except WorkerDied:
+        return 1  # another rank's failure, which has been told
+    except Exception as error:
+        if peers is not None:
+            peers.fail(error)
+        traceback.print_exc()
+        _say(connection, as_talkies(error))
+        return 1
+    return 0
+
+
+def _own(config: EngineConfig, rank: int) -> EngineConfig:
+    """The same on this rank's device."""
+    on_gpu = resolve(config).device.type == "cuda"
+    return replace(config, device=f"cuda:{rank}") if on_gpu else config
+
+
+def _order(connection: Connection) -> Order | None:
+    try:
+        return connection.recv()
+    except (EOFError, OSError):
+        return None  # rank 0 has closed, or is gone
+
+
+def _say(connection: Connection, message: Any) -> None:
+    with suppress(OSError):
+        connection.send(message)
+
+
+if __name__ == "__main__":
+    code = main(Connection(int(sys.argv[1])))
+    sys.stderr.flush()
+    os._exit(code)  # a collective that waits for a rank that is gone would keep the interpreter

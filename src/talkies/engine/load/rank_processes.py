@@ -1,0 +1,185 @@
+"""The processes of one engine that runs on several devices: started, watched and ended by rank 0.
+
+Rank 0 is the process that opened the engine (the worker of a server, or the command itself). The others hold their
+shares of the DiTs and nothing else (``engine/load/rank_main.py``), and end when rank 0 does, however that happens.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from talkies.engine.config import EngineConfig
+from talkies.engine.load.planning import Placement
+from talkies.errors import ConfigError, TalkiesError, WorkerDied
+from talkies.placement.ranks.leader import Leader, Order
+from talkies.placement.ranks.peers import Peers
+
+log = logging.getLogger(__name__)
+# A collective that waits longer has lost a rank. Loading is not inside one.
+TIMEOUT = timedelta(seconds=120)
+BEGIN_TIMEOUT_S = 120.0  # of a process to import torch and say hello
+LOAD_TIMEOUT_S = 3600.0
+GRACE_S = 10.0  # for the leader to notice a dead rank by itself
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What a follower is started with."""
+
+    config: EngineConfig
+    placement: Placement
+    rank: int
+    degree: int
+    store: str  # a file in which the ranks find each other
+
+
+@dataclass(frozen=True, slots=True)
+class RankStarted:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    pass
+
+
+class Ranks:
+    """Rank 0's handle. ``peers`` is the group, ``leader`` wraps the DiTs."""
+
+    def __init__(self, config: EngineConfig, placement: Placement, device: torch.device) -> None:
+        """Starts the others and joins them; they load while this process does. Raises what one of them raises."""
+        if dist.is_initialized():
+            raise ConfigError(
+                "one engine with tensor_parallel > 1 is open in this process already",
+                hint="close it first, or open the second one in a process of its own",
+                param="tensor_parallel",
+            )
+        self._folder = tempfile.TemporaryDirectory(prefix="talkies-ranks-")
+        store = str(Path(self._folder.name) / "store")
+        degree = config.tensor_parallel
+        told = [Told(config=config, placement=placement, rank=r, degree=degree, store=store) for r in range(1, degree)]
+        self._followers = [_Follower(t) for t in told]
+        self._ending = False
+        try:
+            for follower in self._followers:
+                follower.expect(RankStarted, BEGIN_TIMEOUT_S)
+            self.peers = Peers(join(0, degree, store, device))
+        except BaseException:
+            self.close()
+            raise
+        self.leader = Leader(self.peers, self._tell)
+        for follower in self._followers:
+            threading.Thread(target=self._watch, args=(follower,), name="rank-watch", daemon=True).start()
+
+    @property
+    def processes(self) -> list[subprocess.Popen[bytes]]:
+        """Of the other ranks."""
+        return [follower.process for follower in self._followers]
+
+    def wait_loaded(self) -> None:
+        """Until every follower has its weights. Raises what one of them raises."""
+        for follower in self._followers:
+            follower.expect(Loaded, LOAD_TIMEOUT_S)
+
+    def close(self) -> None:
+        """Ends the others. The engine cannot run any more."""
+        self._ending = True
+        for follower in self._followers:
+            follower.end()
+        if dist.is_initialized():
+            with suppress(RuntimeError):
+                dist.destroy_process_group()
+        self._folder.cleanup()
+
+    def _tell(self, order: Order) -> None:
+        for follower in self._followers:
+            follower.send(order)
+
+    def _watch(self, follower: _Follower) -> None:
+        code = follower.process.wait()
+        if self._ending:
+            return
+        reason = f"rank {follower.rank} ended (exit code {code})"
+        log.error("%s", reason)
+        self.leader.failure = self.leader.failure or reason
+        # A collective on a GPU that waits for the dead rank cannot be interrupted, only left with its process.
+        if not self.leader.busy:
+            return
+        deadline = time.monotonic() + GRACE_S
+        while time.monotonic() < deadline:
+            if not self.leader.busy:
+                return
+            time.sleep(0.1)
+        log.error("rank 0 still waits for it: this process ends")
+        os._exit(1)
+
+
+class _Follower:
+    """One other process, and the pipe to it."""
+
+    def __init__(self, told: Told) -> None:
+        self.rank = told.rank
+        ours, theirs = socket.socketpair()
+        with theirs:
+            fd = theirs.fileno()
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "talkies.engine.load.rank_main", str(fd)], pass_fds=(fd,), start_new_session=True
+            )
+        self._connection = Connection(ours.detach())
+        self.send(told)
+
+    def send(self, message: Any) -> None:
+        """Raises ``WorkerDied`` when nobody listens."""
+        try:
+            self._connection.send(message)
+        except OSError:
+            raise WorkerDied(f"rank {self.rank} is gone", hint="its own error is in its log") from None
+
+    def expect(self, kind: type, timeout_s: float) -> Any:
+        """Its next message. Raises the error that it sent instead, or ``WorkerDied``."""
+        try:
+            if not self._connection.poll(timeout_s):
+                raise WorkerDied(f"rank {self.rank} said nothing for {timeout_s:.0f} s")
+            message = self._connection.recv()
+        except (EOFError, OSError):
+            raise WorkerDied(f"rank {self.rank} ended before it was ready", hint="its error is above") from None
+        if isinstance(message, TalkiesError):
+            raise message
+        assert isinstance(message, kind), message
+        return message
+
+    def end(self) -> None:
+        self._connection.close()  # it leaves when the pipe ends
+        try:
+            self.process.wait(timeout=5.0)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def join(rank: int, degree: int, store: str, device: torch.device) -> dist.ProcessGroup:
+    """The group of all ranks. Collective."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this machine
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=dist.FileStore(store, degree), rank=rank, world_size=degree, timeout=TIMEOUT)
+    group = dist.group.WORLD
+    assert group is not None
+    return group

@@ -1,0 +1,284 @@
+"""The path of one request as plain functions: prepare, encode, pack, denoise_step, decode. Who calls them when is
+the scheduler's affair; nothing here keeps state between calls but what it is handed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from talkies.attention.base import Exactness
+from talkies.codecs.finite import require_finite
+from talkies.codecs.text.encoder import TextCondition
+from talkies.engine.config import EngineConfig
+from talkies.engine.load.build import Components, parts_and_limits
+from talkies.engine.pipeline.condition_media import MediaAccess, SoundInput, encodable_frames
+from talkies.engine.pipeline.state import RequestState
+from talkies.engine.pipeline.tasks import TASKS, Prepared
+from talkies.h3.conditions import AudioCondition, PackedCondition, VisualCondition
+from talkies.h3.geometry import Limits
+from talkies.h3.layout import Role
+from talkies.h3.packing import PackedLayout, audio_to_rows, build_layout, rows_to_audio, unpatchify_video
+from talkies.h3.release_schedule import ReleaseSchedule, read_schedule
+from talkies.h3.timesteps import step_plan
+from talkies.model.block import RowView
+from talkies.placement.modulation_feed import ModulationFeed
+from talkies.request import VideoRequest
+from talkies.sampling import noise as sampling_noise
+from talkies.sampling.anchors import build_anchors
+from talkies.sampling.euler import euler_steps
+from talkies.sampling.noise import Noise
+from talkies.sampling.schedule import DualSchedule, build_dual
+from talkies.stepcache import registry as step_caches
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoded:
+    """What the conditions became, in packed order: text states, normalized latents [1, C, t, h, w] of the visuals
+    and condition rows [2 * a, C] of the sounds, with the descriptors that the layout is built from."""
+
+    prepared: Prepared
+    text: TextCondition
+    conditions: tuple[PackedCondition, ...] = ()
+    visual_latents: tuple[Tensor, ...] = ()
+    audio_rows: tuple[Tensor, ...] = ()
+    refined: list[Tensor] = field(default_factory=list)  # what the DiT's refiner made of the text, by the first pack
+
+    def refined_text(self, refine: Callable[[Tensor], Tensor]) -> Tensor:
+        """Rows [L, D]: one pass of the refiner, however many outputs the request has."""
+        if not self.refined:
+            self.refined.append(refine(self.text.states))
+        return self.refined[0]
+
+
+def prepare(components: Components, request: VideoRequest, access: MediaAccess | None = None) -> Prepared:
+    """Checks the request against the checkpoint and reads its media. Every user error is raised here."""
+    schedule_of(components, request)
+    return TASKS[request.resolved_task].prepare(request, components.limits, access or MediaAccess())
+
+
+def prepare_ahead(config: EngineConfig, request: VideoRequest) -> Prepared:
+    """As :func:`prepare`, from a checkpoint's configs: a wrong file costs no loading of weights."""
+    parts, limits = parts_and_limits(config)
+    _schedule(request, read_schedule(parts), limits)
+    return TASKS[request.resolved_task].prepare(request, limits, MediaAccess())
+
+
+def schedule_of(components: Components, request: VideoRequest) -> DualSchedule:
+    """The two noise schedules; the request's values, else the checkpoint's."""
+    return _schedule(request, components.schedule, components.limits)
+
+
+def _schedule(request: VideoRequest, stated: ReleaseSchedule, limits: Limits) -> DualSchedule:
+    base = request.sigmas if request.sigmas is not None else stated.base
+    num_sigmas = request.num_sigmas
+    if base is None and num_sigmas is None:
+        num_sigmas = limits.default_num_sigmas
+    return build_dual(
+        num_sigmas,
+        video_shift=request.video_shift or stated.video_shift,
+        audio_shift=request.audio_shift or stated.audio_shift,
+        base=base,
+    )
+
+
+def encode(components: Components, prepared: Prepared) -> Encoded:
+    """Text (with the pictures it sees) and condition latents; each is remembered by content."""
+    parts = encode_by_parts(components, prepared)
+    while True:
+        try:
+            next(parts)
+        except StopIteration as end:
+            return end.value
+
+
+@torch.inference_mode()
+def encode_by_parts(components: Components, prepared: Prepared) -> Generator[None, None, Encoded]:
+    """As :func:`encode`, with a pause after the text and after each picture, video and sound."""
+    text = components.encode_text(prepared.request.prompt, prepared.presentation)
+    conditions: list[PackedCondition] = []
+    visual_latents: list[Tensor] = []
+    audio_rows: list[Tensor] = []
+    for item in prepared.inputs:
+        yield
+        audio_latents = 0
+        if item.wave is not None:
+            latents = components.encode_audio(item.wave)
+            audio_latents = latents.shape[2]
+            audio_rows.append(audio_to_rows(latents))
+        if isinstance(item, SoundInput):
+            conditions.append(AudioCondition(audio_latents=audio_latents))
+            continue
+        frames = item.frames
+        if item.kind == "video":
+            frames = frames[: encodable_frames(frames.shape[0], components.limits)]
+        z = components.encode_video(frames)
+        visual_latents.append(z)
+        conditions.append(
+            VisualCondition(
+                kind=item.kind,  # type: ignore[arg-type]
+                latent_frames=z.shape[2],
+                latent_height=z.shape[3],
+                latent_width=z.shape[4],
+                audio_latents=audio_latents,
+            )
+        )
+    return Encoded(
+        prepared=prepared,
+        text=text,
+        conditions=tuple(conditions),
+        visual_latents=tuple(visual_latents),
+        audio_rows=tuple(audio_rows),
+    )
+
+
+@torch.inference_mode()
+def pack(components: Components, encoded: Encoded, *, output: int = 0, noise: Noise | None = None) -> RequestState:
+    """The first state of output ``output``: layout, schedule, modulation table, noise and anchors."""
+    prepared = encoded.prepared
+    request, geometry = prepared.request, prepared.geometry
+    partition = TASKS[prepared.task].partition
+    dit = components.dits[partition]
+    config, device = dit.config, components.config.device
+    layout = build_layout(
+        text_tags=encoded.text.tags,
+        conditions=encoded.conditions,
+        latent_frames=geometry.latent_frames,
+        latent_height=geometry.latent_height,
+        latent_width=geometry.latent_width,
+        audio_latents=geometry.audio_latents,
+        patch_size=config.patch_size,
+    )
+    schedule = schedule_of(components, request)
+    steps = [step_plan(layout, t_v, t_a) for t_v, t_a in zip(schedule.t_video, schedule.t_audio, strict=True)]
+    table = components.table(partition, schedule, steps)
+    seed = request.seed + output
+    noise = noise or sampling_noise.draw(
+        seed,
+        latent_frames=geometry.latent_frames,
+        latent_height=geometry.latent_height,
+        latent_width=geometry.latent_width,
+        audio_latents=geometry.audio_latents,
+        in_channels=config.in_channels,
+        audio_in_channels=config.audio_in_channels,
+        patch_size=config.patch_size,
+        visual_conditions=[c for c in encoded.conditions if isinstance(c, VisualCondition)],
+    )
+    anchors = build_anchors(
+        encoded.visual_latents,
+        noise.conditions,
+        encoded.audio_rows,
+        patch_size=config.patch_size,
+        video_row_dim=config.video_row_dim,
+        audio_channels=config.audio_in_channels,
+    ).to(device)
+
+    def refine(states_LT: Tensor) -> Tensor:
+        components.residency.enter(f"dit.{partition}.refiner")
+        return dit.refine_text(states_LT.to(device))
+
+    refined_text = encoded.refined_text(refine)
+    step_cache = step_caches.create("off")
+    step_cache.begin(layout, schedule.num_forwards)
+    video_rows, audio_rows = anchors.assemble(noise.video_rows.to(device), noise.audio_rows.to(device))
+    return RequestState(
+        request=request,
+        task=prepared.task,
+        partition=partition,
+        seed=seed,
+        geometry=geometry,
+        layout=layout,
+        view=exact_conditions(dit.view(layout), layout, components.attend.exactness),
+        schedule=schedule,
+        table=table,
+        feed=ModulationFeed(table, device),
+        anchors=anchors,
+        step_cache=step_cache,
+        refined_text=refined_text,
+        video_rows=video_rows,
+        audio_rows=audio_rows,
+        warnings=list(prepared.warnings),
+        conditions_used=prepared.conditions_used,
+    )
+
+
+@torch.inference_mode()
+def denoise_step(components: Components, state: RequestState) -> None:
+    """One forward: both modalities move from their sigma to the next; condition rows stay bit for bit."""
+    dit, layout = components.dits[state.partition], state.layout
+    components.residency.enter(f"dit.{state.partition}")
+    modulation = state.feed.step(state.step)
+    x = dit.embed(state.video_rows, state.audio_rows, state.refined_text, layout)
+    if state.step_cache.decide(state.step, x):
+        x = state.step_cache.predict(state.step, x)
+    else:
+        out = dit.run_blocks(x, view_of_step(state, components.attend.exactness), modulation)
+        state.step_cache.observe(state.step, x, out)
+        x = out
+    advance([state], [dit.project(x, layout, modulation)])
+
+
+def advance(states: Sequence[RequestState], velocities: Sequence[tuple[Tensor, Tensor]]) -> None:
+    """Moves each state by its (video, audio) velocities, condition rows included: those are then pinned again.
+
+    All in a few launches; no state changes before all have been computed.
+    """
+    steps = [state.schedule.step(state.step) for state in states]
+    moved = euler_steps(
+        [rows for state in states for rows in (state.video_rows, state.audio_rows)],
+        [velocity for pair in velocities for velocity in pair],
+        [step for both in steps for step in (both.video, both.audio)],
+    )
+    for state, video_rows, audio_rows in zip(states, moved[::2], moved[1::2], strict=True):
+        state.anchors.pin(video_rows, audio_rows)
+        state.video_rows, state.audio_rows = video_rows, audio_rows
+        state.step += 1
+
+
+def exact_conditions(view: RowView, layout: PackedLayout, exactness: Exactness | None) -> RowView:
+    """The view of a request; an approximating attention is told which queries it may not approximate."""
+    if exactness is None or not exactness.condition_rows:
+        return view
+    conditions = (Role.VIDEO_CONDITION, Role.AUDIO_CONDITION)
+    spans = [(s.start, s.stop) for s in layout.segments if s.role in conditions]
+    return view.with_exact(spans) if spans else view
+
+
+def view_of_step(state: RequestState, exactness: Exactness | None) -> RowView:
+    """The view of the coming forward: whole forwards at the ends of a run are exact."""
+    if exactness is None or not exactness.whole_step(state.step, state.num_forwards):
+        return state.view
+    return state.view.with_exact([(0, state.layout.num_rows)])
+
+
+def target_latents(state: RequestState) -> tuple[Tensor, Tensor]:
+    """Normalized latents of the target: video [1, C, T, h, w], audio [2, C, Ta]."""
+    g, layout = state.geometry, state.layout
+    patch = (1, g.patch_size, g.patch_size)
+    video = unpatchify_video(
+        state.video_rows[layout.num_condition_video_rows :], g.latent_frames, g.latent_height, g.latent_width, patch
+    )
+    return video, rows_to_audio(state.audio_rows[layout.num_condition_audio_rows :])
+
+
+@torch.inference_mode()
+def decode_audio(components: Components, state: RequestState) -> np.ndarray:
+    """The wave, float32 [2, N] in -1..1."""
+    latents = require_finite(target_latents(state)[1], "denoise audio")
+    components.residency.enter("audio")
+    return components.audio.decode(latents).numpy()
+
+
+def decode_video(components: Components, state: RequestState) -> Iterator[np.ndarray]:
+    """The frames in order, chunk by chunk, uint8 [f, H, W, 3]."""
+    latents = require_finite(target_latents(state)[0], "denoise video")
+    chunks = components.video.decode(latents)
+    while True:
+        components.residency.enter("video")  # before each chunk: another request may have taken a step meanwhile
+        chunk = next(chunks, None)
+        if chunk is None:
+            return
+        yield chunk.cpu().numpy()

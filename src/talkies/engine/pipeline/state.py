@@ -1,0 +1,80 @@
+"""One output of one request between two steps: a few tensors and a step index, which is all a resume needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from talkies.h3.geometry import Geometry
+from talkies.h3.packing import PackedLayout
+from talkies.model.block import RowView
+from talkies.model.modulation import ModulationTable
+from talkies.placement.modulation_feed import ModulationFeed
+from talkies.request import Task, VideoRequest
+from talkies.sampling.anchors import Anchors
+from talkies.sampling.schedule import DualSchedule
+from talkies.stepcache.base import StepCache
+
+
+@dataclass(kw_only=True)
+class RequestState:
+    """Nv video rows, Na audio rows; in both the condition rows come first.
+
+    Everything but ``video_rows``, ``audio_rows`` and ``step`` follows from the request alone and is made again
+    after a restart; only these three are saved (:meth:`tensors`) and restored (:meth:`restore`).
+    """
+
+    request: VideoRequest
+    task: Task
+    partition: str  # which DiT
+    seed: int  # of this output
+    geometry: Geometry
+    layout: PackedLayout
+    view: RowView
+    schedule: DualSchedule
+    table: ModulationTable
+    feed: ModulationFeed  # the table's steps on the device, one ahead
+    anchors: Anchors
+    step_cache: StepCache
+    refined_text: Tensor  # [L, D]
+    video_rows: Tensor  # float32 [Nv, C * patch]
+    audio_rows: Tensor  # float32 [Na, C]
+    step: int = 0  # forwards done
+    warnings: list[str] = field(default_factory=list)
+    conditions_used: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def num_forwards(self) -> int:
+        return self.schedule.num_forwards
+
+    @property
+    def done(self) -> bool:
+        return self.step >= self.num_forwards
+
+    @property
+    def num_rows(self) -> int:
+        return self.layout.num_rows
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What must survive a restart, on the CPU."""
+        return {
+            "video_rows": self.video_rows.cpu(),
+            "audio_rows": self.audio_rows.cpu(),
+            "step": torch.tensor(self.step, dtype=torch.int64),
+        }
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Goes on from saved tensors. Raises ``ValueError`` if they are of another request's shape."""
+        step = int(tensors["step"])
+        for name in ("video_rows", "audio_rows"):
+            if tensors[name].shape != getattr(self, name).shape:
+                raise ValueError(f"saved {name} have shape {tuple(tensors[name].shape)}, not this request's")
+        if not 0 <= step <= self.num_forwards:
+            raise ValueError(f"saved step {step} is outside 0..{self.num_forwards}")
+        self.video_rows = tensors["video_rows"].to(self.video_rows.device)
+        self.audio_rows = tensors["audio_rows"].to(self.audio_rows.device)
+        self.step = step

@@ -1,0 +1,85 @@
+"""What one running job says to its owner: events, one percentage over all stages, an ETA, previews."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from talkies.capacity.cost import CostModel, pixels_of
+from talkies.engine.events import Progress, Reporter
+from talkies.engine.pipeline.preview import LatentToRGB, Peek, to_jpeg
+from talkies.engine.pipeline.state import RequestState
+from talkies.engine.port.service import EventKind, Job, JobEvent
+
+log = logging.getLogger(__name__)
+Emit = Callable[[JobEvent], None]
+
+
+class JobVoice:
+    """Follows a job from output to output. ``emit`` says one thing; the other methods know what to say when."""
+
+    def __init__(self, job: Job, send: Emit, *, preview_every_s: float) -> None:
+        self._job, self._send = job, send
+        self._preview_every_s = preview_every_s
+        self._eta_s: float | None = None
+        self._step_s: float | None = None  # wall time between two steps, smoothed: what an ETA follows
+        self._last_step_at: float | None = None
+        self._last_preview_at = time.monotonic()
+        self._peek: Peek | None = None
+        self._report = self._reporter(0)
+
+    def emit(self, kind: EventKind, **fields: Any) -> None:
+        self._send(JobEvent(job_id=self._job.id, kind=kind, **fields))
+
+    def begin_output(self, output: int) -> None:
+        self._report = self._reporter(output)
+        self._last_step_at = None
+
+    def stage(self, name: str, step: int = 1, num_steps: int = 1) -> None:
+        """``step`` of a stage other than denoising is done."""
+        self._eta_s = None
+        self._report(name, step, num_steps)
+
+    def before_step(self, state: RequestState) -> None:
+        wanted = time.monotonic() - self._last_preview_at >= self._preview_every_s
+        self._peek = Peek(state) if wanted else None
+
+    def stepped(
+        self, state: RequestState, seconds: float, cost: CostModel, *, forwards_left: int, outputs: int
+    ) -> None:
+        """``outputs``: clips that are not decoded yet, this one included."""
+        now = time.monotonic()
+        if self._last_step_at is not None:
+            wall = now - self._last_step_at
+            self._step_s = wall if self._step_s is None else 0.7 * self._step_s + 0.3 * wall
+        self._last_step_at = now
+        step_s = self._step_s if self._step_s is not None else seconds
+        self._eta_s = forwards_left * step_s + pixels_of(state.geometry) * outputs * cost.pixel_s
+        self._report("denoise", state.step, state.num_forwards)
+
+    def preview(self, state: RequestState, colours: Callable[[], LatentToRGB]) -> None:
+        """If one is due. It is a courtesy: its failure is logged and the clip goes on."""
+        if self._peek is None:
+            return
+        g = state.geometry
+        try:
+            jpeg = to_jpeg(colours()(self._peek.x0(state)), width=g.width, height=g.height)
+            self.emit("preview", stage="denoise", step=state.step, num_steps=state.num_forwards, jpeg=jpeg)
+        except Exception:
+            log.exception("job %s: no preview", self._job.id)
+        self.forget()
+        self._last_preview_at = time.monotonic()
+
+    def forget(self) -> None:
+        """Drops what it holds of a step."""
+        self._peek = None
+
+    def _reporter(self, output: int) -> Reporter:
+        return Reporter(self._on_progress, output=output, num_outputs=self._job.request.num_outputs)
+
+    def _on_progress(self, p: Progress) -> None:
+        # The reporter's own ETA assumes that the device belongs to this request alone.
+        done = {"step": p.step, "num_steps": p.num_steps}
+        self.emit("progress", stage=p.stage, fraction=p.fraction, eta_s=self._eta_s, **done)

@@ -1,0 +1,65 @@
+"""The clip that a request will become on one checkpoint: its canvas and its length, by that checkpoint's limits."""
+
+from __future__ import annotations
+
+from talkies.errors import InvalidRequest, UnsupportedTask
+from talkies.h3 import geometry
+from talkies.h3.geometry import Geometry, Limits
+from talkies.request import Task, VideoRequest
+from talkies.values import parse_ratio
+
+
+def plan(request: VideoRequest, limits: Limits, *, auto_aspect: float | None = None) -> Geometry:
+    """The clip that ``request`` will become on a checkpoint with ``limits``.
+
+    ``auto_aspect`` is the ratio of the first presented keyframe (its canvas follows the picture unless the
+    request names one). Raises ``InvalidRequest`` or ``UnsupportedTask``; touches no weights.
+    """
+    task, target = request.resolved_task, request.target
+    if str(task) not in limits.tasks:
+        raise UnsupportedTask(
+            f"task={task} is not served by this checkpoint, which has {', '.join(limits.tasks)}",
+            hint="load the partition that has it, or change the conditions",
+            param="task",
+        )
+    if len(request.prompt) > limits.max_prompt_chars:
+        raise InvalidRequest(
+            f"prompt has {len(request.prompt)} characters, over the limit of {limits.max_prompt_chars}",
+            hint="shorten it",
+            param="prompt",
+        )
+    if target.width is not None and target.height is not None:
+        width, height = target.width, target.height
+    else:
+        aspect = auto_aspect if task is Task.FL2VA else None
+        named = target.aspect if target.aspect not in (None, "auto", "adaptive") else None
+        if named is not None:
+            aspect = parse_ratio(named)
+        width, height = geometry.canvas_of_aspect(aspect or parse_ratio(limits.default_aspect), limits)
+    return geometry.geometry_of(width, height, _frames(request, limits), limits)
+
+
+def _frames(request: VideoRequest, limits: Limits) -> int:
+    target = request.target
+    if target.num_frames is not None:
+        frames, param = geometry.snap_frames(target.num_frames, limits), "num_frames"
+    elif target.seconds is not None:
+        if not (limits.min_seconds - 1e-9 <= target.seconds <= limits.max_seconds + 1e-9):
+            raise InvalidRequest(
+                f"seconds={target.seconds:g} is outside {limits.min_seconds:g}..{limits.max_seconds:g}",
+                hint=f"use a duration between {limits.min_seconds:g} and {limits.max_seconds:g} seconds",
+                param="seconds",
+            )
+        frames, param = geometry.frames_of_seconds(target.seconds, limits), "seconds"
+        frames = max(frames, limits.min_frames)
+    else:
+        ref = request.resolved_task is Task.REF2VA
+        frames, param = (limits.default_num_frames_ref2va if ref else limits.default_num_frames), "num_frames"
+    if not (limits.min_frames <= frames <= limits.max_frames):
+        raise InvalidRequest(
+            f"{param} gives {frames} frames, outside {limits.min_frames}..{limits.max_frames}",
+            hint=f"{limits.min_frames / limits.fps:.2f}..{limits.max_frames / limits.fps:.2f} seconds"
+            f" at {limits.fps} fps",
+            param=param,
+        )
+    return frames

@@ -1,0 +1,91 @@
+"""Opens audio and video files that strangers made.
+
+FFmpeg follows what a file says: a playlist named ``clip.mp4`` makes it fetch URLs and read local files. Only
+self-contained formats are therefore admitted, by content and never by suffix, and no protocol but plain files.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+
+import av
+from av.container import InputContainer
+from av.stream import Disposition
+
+from talkies.errors import MediaError
+from talkies.files.paths import name_of, readable_file
+
+# No playlists (hls, dash, concat), no image sequences, no devices: those name other files.
+FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,flv,asf,wav,w64,mp3,flac,ogg,aac,aiff,caf"
+UNKNOWN_CODEC = "has picture or sound of a codec that cannot be read"
+CONVERT = "convert it to MP4 with H.264 and AAC"
+MAX_DECODE_PIXELS = 5760 * 5760
+# Containers that state a length; the others' is an estimate from the bit rate.
+_EXACT_LENGTH = ("mov", "matroska", "avi", "flv")
+
+
+@contextmanager
+def open_media(source: str | os.PathLike[str] | bytes, name: str | None = None) -> Iterator[tuple[InputContainer, str]]:
+    """(container, name for messages). Raises ``MediaError`` with one clear line; also for faults met inside the block.
+
+    ``source`` is a path or the bytes themselves.
+    """
+    name = name or ("media" if isinstance(source, bytes) else name_of(source))
+    if isinstance(source, bytes):
+        if not source:
+            raise MediaError(f"{name} is empty", hint="export or copy the file again", param=name)
+        target: str | io.BytesIO = io.BytesIO(source)
+    else:
+        path = readable_file(source, name)
+        if path.stat().st_size == 0:
+            raise MediaError(f"{name} is empty", hint="export or copy the file again", param=name)
+        target = f"file:{path.absolute()}"  # the prefix keeps a name such as "concat:a|b" a name
+    options = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
+    try:
+        container = av.open(target, "r", options=options, metadata_errors="replace")
+    except (av.FFmpegError, OSError, ValueError) as exc:
+        # EINVAL is how FFmpeg says that it knows the format but was not allowed to open it.
+        reason = "its kind is not allowed" if exc.__class__.__name__ == "ArgumentError" else reason_of(exc)
+        raise MediaError(
+            f"{name} is not a media file that can be read ({reason})",
+            hint="use MP4, MOV, WebM, MKV, WAV, MP3, FLAC, OGG or M4A",
+            param=name,
+        ) from exc
+    try:
+        yield container, name
+    except av.error.DecoderNotFoundError as exc:
+        raise MediaError(f"{name} {UNKNOWN_CODEC}", hint=CONVERT, param=name) from exc
+    except (av.FFmpegError, UnicodeDecodeError) as exc:
+        raise MediaError(f"{name} is damaged: {reason_of(exc)}", hint="export the file again", param=name) from exc
+    finally:
+        container.close()
+
+
+def picture_stream(container: InputContainer) -> av.VideoStream | None:
+    """The first stream of moving pictures: the cover of a song is not one."""
+    return next((s for s in container.streams.video if not s.disposition & Disposition.attached_pic), None)
+
+
+def promised_s(container: InputContainer, stream: av.VideoStream | av.AudioStream) -> Fraction | None:
+    """The stream's length in seconds as its container states it, ``None`` where that is only a guess."""
+    if not container.format.name.startswith(_EXACT_LENGTH):
+        return None
+    if stream.duration is not None and stream.time_base is not None:
+        return stream.duration * stream.time_base
+    tag = re.fullmatch(r"(\d+):(\d\d):(\d\d(?:\.\d+)?)", stream.metadata.get("DURATION", ""))
+    if tag:  # Matroska's
+        return int(tag[1]) * 3600 + int(tag[2]) * 60 + Fraction(tag[3])
+    if len(container.streams) == 1 and container.duration:
+        return Fraction(container.duration, 1_000_000)
+    return None
+
+
+def reason_of(exc: BaseException) -> str:
+    """FFmpeg's words without its file name."""
+    text = getattr(exc, "strerror", None) or str(exc) or type(exc).__name__
+    return str(text).splitlines()[0]

@@ -1,0 +1,84 @@
+"""What a media file's headers say, without decoding it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import av
+from av.container import InputContainer
+
+from talkies.media.read.container import open_media, picture_stream, promised_s
+from talkies.media.read.metadata import METADATA_KEY, unpack_metadata
+
+UNKNOWN = "unknown"  # a codec that the installed FFmpeg has no decoder for
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VideoInfo:
+    codec: str
+    width: int  # as stored, before rotation and sample aspect
+    height: int
+    fps: float
+    frames: int  # 0 if the header does not say
+    duration_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AudioInfo:
+    codec: str
+    sample_rate_hz: int
+    channels: int
+    duration_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MediaInfo:
+    """``format`` is FFmpeg's name of the container; ``request`` what talkies wrote into it, else ``{}``."""
+
+    format: str
+    duration_s: float
+    video: VideoInfo | None
+    audio: AudioInfo | None
+    request: dict[str, Any]
+
+
+def probe(source: str | os.PathLike[str] | bytes, *, name: str | None = None) -> MediaInfo:
+    """Raises ``MediaError`` naming the file and the reason."""
+    with open_media(source, name) as (container, _):
+        return probe_container(container)
+
+
+def probe_container(container: InputContainer) -> MediaInfo:
+    total_s = float((container.duration or 0) / 1_000_000)
+    video = audio = None
+    stream = picture_stream(container)
+    if stream is not None:
+        context = stream.codec_context
+        rate = stream.average_rate or stream.guessed_rate
+        video = VideoInfo(
+            codec=context.name if context else UNKNOWN,
+            width=context.width if context else 0,
+            height=context.height if context else 0,
+            fps=round(float(rate), 3) if rate else 0.0,
+            frames=stream.frames,
+            duration_s=_length_s(container, stream, total_s),
+        )
+    if container.streams.audio:
+        sound = container.streams.audio[0]
+        audio = AudioInfo(
+            codec=sound.codec_context.name if sound.codec_context else UNKNOWN,
+            sample_rate_hz=sound.codec_context.sample_rate if sound.codec_context else 0,
+            channels=len(sound.codec_context.layout.channels) if sound.codec_context else 0,
+            duration_s=_length_s(container, sound, total_s),
+        )
+    request = unpack_metadata(container.metadata.get(METADATA_KEY))
+    return MediaInfo(format=container.format.name, duration_s=total_s, video=video, audio=audio, request=request)
+
+
+def _length_s(container: InputContainer, stream: av.VideoStream | av.AudioStream, total_s: float) -> float:
+    length = promised_s(container, stream)
+    if length is None and stream.duration is not None and stream.time_base is not None:
+        length = stream.duration * stream.time_base
+    return total_s if length is None else float(length)

@@ -1,0 +1,121 @@
+"""Pictures onto canvases: how a keyframe of another ratio is fitted, and how large a reference becomes.
+
+Lanczos and rounding are the reference pipeline's (spec section 7.1): PIL's kernel, Python's half-to-even ``round``.
+
+fit       what happens to a keyframe whose ratio is not the canvas's
+--------  ------------------------------------------------------------------------------------------------
+stretch   both sides are scaled on their own
+crop      scaled until it covers the canvas, the middle is kept
+pad       scaled until it fits inside, black bars around
+adapt     the canvas takes the first keyframe's ratio (unless the request names a size); what remains is cropped
+released  the released model's habit: the first one presented is stretched, a second one is cropped
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import numpy as np
+from PIL import Image
+
+from talkies.errors import InvalidRequest, MediaError
+from talkies.h3.geometry import Limits, canvas_of_aspect
+
+Fit = Literal["stretch", "crop", "pad", "adapt", "released"]
+FITS: tuple[str, ...] = get_args(Fit)
+PAD_RGB = (0, 0, 0)
+
+
+def choose_canvas(image: np.ndarray, limits: Limits) -> tuple[int, int]:
+    """(width, height) that ``image``, uint8 [H, W, 3], defines. ``InvalidRequest`` outside the allowed ratios."""
+    height, width = image.shape[:2]
+    return canvas_of_aspect(width / height, limits)
+
+
+def fit_keyframes(
+    images: Sequence[np.ndarray], *, width: int, height: int, fit: Fit | Sequence[Fit] = "released"
+) -> list[np.ndarray]:
+    """The keyframes of one request, in the order presented, each uint8 [height, width, 3].
+
+    ``fit`` is one word for all or one per keyframe, so a mode belongs to its keyframe (its anchor) and not to a place
+    in a list; only ``released`` asks who came first.
+    """
+    fits = [fit] * len(images) if isinstance(fit, str) else list(fit)
+    if len(fits) != len(images):
+        raise InvalidRequest(f"{len(fits)} fit modes for {len(images)} keyframes", param="fit")
+    fitted = []
+    for order, (image, mode) in enumerate(zip(images, fits, strict=True)):
+        fitted.append(fit_image(image, width=width, height=height, fit=resolved_fit(mode, order)))
+    return fitted
+
+
+def resolved_fit(fit: Fit, order: int) -> Fit:
+    """What ``released`` means for the keyframe presented at ``order``; others as they are."""
+    return ("stretch" if order == 0 else "crop") if fit == "released" else fit
+
+
+def kept_size(width: int, height: int, *, canvas: tuple[int, int], fit: str) -> tuple[int, int]:
+    """(width, height) of the middle of a picture that :func:`fit_image` shows on a (width, height) canvas."""
+    if fit not in ("crop", "adapt"):
+        return width, height
+    scale = max(canvas[0] / width, canvas[1] / height)
+    return min(width, round(canvas[0] / scale)), min(height, round(canvas[1] / scale))
+
+
+def fit_image(image: np.ndarray, *, width: int, height: int, fit: str) -> np.ndarray:
+    """One picture, uint8 [H, W, 3] -> uint8 [height, width, 3]. ``adapt`` crops: its canvas is nearly the ratio.
+
+    A picture that already has the canvas's size is returned as it is, without resampling.
+    """
+    source_height, source_width = image.shape[:2]
+    if (source_width, source_height) == (width, height):
+        return image
+    if fit == "stretch":
+        return lanczos(image, width, height)
+    if fit in ("crop", "adapt"):
+        scale = max(width / source_width, height / source_height)
+        covering_width = max(width, round(source_width * scale))
+        covering_height = max(height, round(source_height * scale))
+        left, top = (covering_width - width) // 2, (covering_height - height) // 2
+        covering = lanczos(image, covering_width, covering_height)
+        return np.ascontiguousarray(covering[top : top + height, left : left + width])
+    if fit == "pad":
+        scale = min(width / source_width, height / source_height)
+        inner_width = min(width, max(1, round(source_width * scale)))
+        inner_height = min(height, max(1, round(source_height * scale)))
+        left, top = (width - inner_width) // 2, (height - inner_height) // 2
+        canvas = np.empty((height, width, 3), np.uint8)
+        canvas[:] = PAD_RGB
+        canvas[top : top + inner_height, left : left + inner_width] = lanczos(image, inner_width, inner_height)
+        return canvas
+    raise InvalidRequest(f"fit={fit!r} is not known", hint=f"use one of {', '.join(FITS)}", param="fit")
+
+
+def resize_reference_image(image: np.ndarray, limits: Limits, *, name: str = "image") -> np.ndarray:
+    """A reference picture at the model's short edge (up or down), each side to the nearest multiple, ratio kept.
+
+    The output canvas has no say in it. Raises ``MediaError`` outside the allowed ratios.
+    """
+    height, width = image.shape[:2]
+    if width > limits.max_aspect * height or height > limits.max_aspect * width:
+        raise MediaError(
+            f"{name} is {width}x{height}; its ratio must be within 1:{limits.max_aspect} and {limits.max_aspect}:1",
+            hint="crop the picture",
+            param=name,
+        )
+    scale = limits.reference_image_short_edge / min(width, height)
+    m = limits.canvas_multiple
+    return lanczos(image, max(m, round(width * scale / m) * m), max(m, round(height * scale / m) * m))
+
+
+def reference_video_size(width: int, height: int, limits: Limits) -> tuple[int, int]:
+    """(width, height) for a reference video of this upright, square-pixel size: the canvas of its own ratio."""
+    return canvas_of_aspect(width / height, limits)
+
+
+def lanczos(image: np.ndarray, width: int, height: int) -> np.ndarray:
+    """PIL's Lanczos, uint8 [H, W, 3] -> uint8 [height, width, 3]; the picture itself if it has that size."""
+    if image.shape[:2] == (height, width):
+        return image
+    return np.array(Image.fromarray(image).resize((width, height), Image.Resampling.LANCZOS))

@@ -1,0 +1,198 @@
+"""Between the store, which remembers, and the engine, which works: every accepted job reaches one end state.
+
+This is the way in: accept, hand over, delete, pick up after a restart. What the engine says comes back through
+:mod:`talkies.server.jobs.outcomes`.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+from dataclasses import replace
+
+from talkies.engine.port.service import EngineService, Job, JobEvent
+from talkies.errors import InvalidRequest, NotReady, TalkiesError
+from talkies.request import VideoRequest
+from talkies.server.config import ServerConfig
+from talkies.server.errors import error_object
+from talkies.server.jobs.admission import Admission
+from talkies.server.jobs.artifacts import Artifacts
+from talkies.server.jobs.data_folder import usable
+from talkies.server.jobs.live import Live
+from talkies.server.jobs.outcomes import Follower
+from talkies.server.jobs.record import JobRecord
+from talkies.server.jobs.store import JobStore
+from talkies.server.jobs.webhook import Webhooks
+from talkies.server.metrics import Metrics, gauges
+
+log = logging.getLogger(__name__)
+MAX_ATTEMPTS = 5  # crashes of the server while one job ran; a job that kills it must not do so for ever
+
+
+class Coordinator:
+    """Owns the life of jobs. All methods are thread-safe and may block for a disk write."""
+
+    def __init__(self, service: EngineService, config: ServerConfig) -> None:
+        self.service, self.config = service, config
+        self.store = JobStore(config.database)  # first: a folder in use is known before a model is opened
+        try:
+            self.limits = service.info.limits
+            with usable(config.data_dir):
+                self.artifacts = Artifacts(config)
+        except BaseException:
+            self.store.close()
+            raise
+        self.live = Live()
+        self.model_name = config.served_model_name or service.info.model_name
+        self.metrics = Metrics(self.model_name)
+        self.metrics.gauges(self._gauges)
+        self.webhooks = Webhooks(config, self._webhook_result)
+        self._was_ready = False
+        self._closing = threading.Event()
+        self.follower = Follower(
+            config,
+            store=self.store,
+            artifacts=self.artifacts,
+            live=self.live,
+            metrics=self.metrics,
+            webhooks=self.webhooks,
+            closing=self._closing,
+        )
+        self._sweeper = threading.Thread(target=self._sweep_for_ever, name="sweeper", daemon=True)
+
+    def start(self) -> None:
+        """Picks up what an earlier process left, then lets the engine load."""
+        self.store.remove_sync()  # their clients left with the connections
+        interrupted = self.store.requeue_running(crashed=True)
+        for record in self.store.waiting():
+            if record.attempts >= MAX_ATTEMPTS:
+                message = f"the server stopped {record.attempts} times while this job ran"
+                error = {"code": "server_restarted", "message": message, "param": None, "status": 500}
+                self.store.fail(record.id, error, ttl_s=self.config.ttl_s)
+        removed = self.artifacts.sweep(
+            unfinished=self.store.folders("queued", "in_progress"), completed=self.store.folders("completed")
+        )
+        waiting = self.store.waiting()
+        if waiting or removed:
+            log.info("resuming %d jobs (%d had begun), removed %d leftovers", len(waiting), interrupted, removed)
+        self.service.start(self.follower.on_event)
+        for record in waiting:
+            try:
+                self._hand_over(record)
+            except InvalidRequest as error:  # accepted by another version of talkies
+                self.follower.on_event(JobEvent(job_id=record.id, kind="failed", error=error_object(error)))
+            except (TalkiesError, OSError) as error:
+                log.error("job %s stays in the queue until the next start: %s", record.id, error)
+        self.webhooks.start()
+        for record in self.store.pending_webhooks():
+            self.follower.call_webhook(record)
+        self._sweeper.start()
+
+    def submit(self, record: JobRecord, request: VideoRequest) -> tuple[JobRecord, bool]:
+        """(job, True), or the earlier job of its Idempotency-Key and False.
+
+        Raises ``Busy``, ``Conflict``, ``NotReady``.
+        """
+        self.require_ready()
+        self.service.check_fits(request)
+        predicted_s = self.service.predict_seconds(request)
+        record = replace(record, predicted_s=predicted_s)
+        try:
+            stored, created = self.store.insert(record, Admission(config=self.config, predicted_s=predicted_s))
+        except TalkiesError:
+            self.metrics.event("refused")
+            raise
+        if created:
+            self.metrics.event("accepted")
+            try:
+                self._hand_over(stored)
+            except BaseException:
+                self.store.remove(stored.id)
+                self.follower.forget(stored.id, stored.folder)
+                raise
+        return stored, created
+
+    def require_ready(self) -> None:
+        """Raises ``NotReady``. Once warm, jobs are accepted while a worker that died is replaced: the queue is safe."""
+        state = self.service.state
+        self._was_ready = self._was_ready or state == "ready"
+        if state == "dead" or not self._was_ready:
+            what = "the model is still loading" if state == "loading" else "the engine is dead"
+            raise NotReady(what, hint="try again when /health answers 200", param="server")
+
+    def delete(self, record: JobRecord) -> None:
+        """Gone at once for every client; the engine stops at its next step, and then the files go too."""
+        try:
+            removed = self.store.remove(record.id)
+        except sqlite3.OperationalError:
+            if not record.ended:
+                raise
+            # Even a removal has to be written: on a full disk the clip's own bytes make room for it.
+            self.artifacts.drop(record.folder)
+            removed = self.store.remove(record.id)
+        if removed is None:
+            return
+        if self.follower.follows(record.id):
+            self.metrics.event("cancelled")
+            self.service.cancel(record.id)
+        else:
+            self.artifacts.drop(record.folder)
+        self.live.end(record.id, "deleted")
+
+    def close(self) -> None:
+        """Running jobs stay in the store and go on after the next start."""
+        self._closing.set()
+        self.service.close()
+        self.webhooks.close()
+        if self._sweeper.is_alive():
+            self._sweeper.join(5.0)
+        self.store.requeue_running(crashed=False)
+        self.store.close()
+
+    def _hand_over(self, record: JobRecord) -> None:
+        self.follower.follow(record.id, record.folder)
+        self.live.add(record.id, predicted_s=record.predicted_s)
+        self.artifacts.prepare(record.folder)
+        job = Job(
+            id=record.id,
+            request=VideoRequest.from_dict(record.request),
+            outputs=self.artifacts.outputs(record.folder, record.num_outputs),
+            resume_dir=self.artifacts.resume_dir(record.folder),
+            priority=record.priority,
+            # References are copies of ours; the engine has no reason to read anything else for this job.
+            media_root=self.artifacts.uploads(record.folder),
+        )
+        self.service.submit(job)
+        if self.store.peek(record.id) is None:
+            self.service.cancel(record.id)  # deleted between insert and submit
+
+    def _webhook_result(self, job_id: str, result: str) -> None:
+        self.metrics.webhook(result)
+        self.store.set_webhook_state(job_id, result)
+
+    def _sweep_for_ever(self) -> None:
+        while not self._closing.wait(self.config.sweep_interval_s):
+            try:
+                self.sweep()
+            except Exception:
+                log.exception("sweep")
+
+    def sweep(self) -> None:
+        """Record and files of an expired job go together; ends that could not be written are tried again."""
+        self.follower.settle_again()
+        now = time.time()
+        for record in self.store.due(now):  # files first, which a full disk needs to record anything
+            self.artifacts.drop(record.folder)
+        for record in self.store.expire(now):
+            log.info("job %s expired", record.id)
+
+    def _gauges(self) -> dict[str, dict[str, float]]:
+        ready = self.service.state == "ready"
+        found = gauges(self.store.counts(), self.store.stored_bytes(), ready=ready, engine=self.service.metrics())
+        info = self.service.info
+        return found | {
+            "talkies_attention": {info.attention: 1.0},
+            "talkies_text_attention": {info.text_attention: 1.0},
+        }

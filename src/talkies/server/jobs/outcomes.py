@@ -1,0 +1,187 @@
+"""What the engine says about jobs -> the store, the live states, metrics, webhooks and files.
+
+Events arrive on the engine's own thread. Nothing here may raise into it, and nothing a single job does may stop the
+others.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+from typing import Any
+
+import structlog
+
+from talkies.engine.port.service import JobEvent
+from talkies.errors import TalkiesError
+from talkies.server.config import ServerConfig
+from talkies.server.errors import error_object
+from talkies.server.jobs.artifacts import Artifacts
+from talkies.server.jobs.live import Live
+from talkies.server.jobs.record import JobRecord
+from talkies.server.jobs.store import JobStore
+from talkies.server.jobs.view import job_object
+from talkies.server.jobs.webhook import Webhooks
+from talkies.server.metrics import Metrics
+
+log = logging.getLogger(__name__)
+MISSING_FILE = {"code": "output_failed", "message": "the engine wrote no file", "param": None, "status": 500}
+
+
+class Follower:
+    """Thread-safe. ``closing`` is set when the server stops: jobs that the engine then gives up have not ended."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        *,
+        store: JobStore,
+        artifacts: Artifacts,
+        live: Live,
+        metrics: Metrics,
+        webhooks: Webhooks,
+        closing: threading.Event,
+    ) -> None:
+        self._config, self._store, self._artifacts, self._live = config, store, artifacts, live
+        self._metrics, self._webhooks, self._closing = metrics, webhooks, closing
+        self._lock = threading.Lock()
+        self._folders: dict[str, str] = {}  # job -> folder, while the engine may still write to it
+        self._last_step: dict[str, tuple[int, float]] = {}
+        self._unsettled: list[JobEvent] = []  # last events that the disk refused to record
+
+    def follow(self, job_id: str, folder: str) -> None:
+        """The engine is about to get it."""
+        with self._lock:
+            self._folders[job_id] = folder
+
+    def follows(self, job_id: str) -> bool:
+        """Whether the engine may still write to its folder."""
+        with self._lock:
+            return job_id in self._folders
+
+    def settle_again(self) -> None:
+        """Ends that could not be written are tried once more."""
+        with self._lock:
+            unsettled, self._unsettled = self._unsettled, []
+        for event in unsettled:
+            self.on_event(event)
+
+    def on_event(self, event: JobEvent) -> None:
+        with structlog.contextvars.bound_contextvars(job_id=event.job_id):
+            try:
+                self._handle(event)
+            except Exception:
+                log.exception("event %s", event.kind)
+
+    def _handle(self, event: JobEvent) -> None:
+        if event.kind in ("finished", "failed", "cancelled"):
+            # While closing, an engine that gives up its jobs does not end them: they run again after the start.
+            if not self._closing.is_set() or event.kind == "finished":
+                try:
+                    self._settle(event)
+                except (sqlite3.Error, OSError) as error:
+                    log.error("cannot record the end, trying again: %s", error)
+                    with self._lock:
+                        self._unsettled.append(event)
+            return
+        if self._closing.is_set():
+            return
+        if event.kind == "preview":
+            if event.jpeg:
+                self._live.preview(event.job_id, event.jpeg)
+        elif event.kind == "queued":
+            state = self._live.get(event.job_id)
+            began = state is not None and state.queue_position is None
+            place = {} if event.queue_position is None or began else {"queue_position": event.queue_position}
+            self._live.update(event.job_id, paused=began, **place)
+        else:
+            self._on_progress(event)
+
+    def _on_progress(self, event: JobEvent) -> None:
+        """started, resumed, progress: whatever comes first makes the job in_progress."""
+        state = self._live.get(event.job_id)
+        if state is None:
+            return
+        if state.queue_position is not None:
+            record = self._store.start(event.job_id, event.facts)
+            if record is not None:
+                log.info("began")
+                self._metrics.started(max(0.0, time.time() - record.created_at))
+        if event.kind == "resumed":
+            self._metrics.event("resumed")
+        changes: dict[str, Any] = {"queue_position": None, "paused": False}
+        for name in ("stage", "step", "num_steps", "fraction", "eta_s"):
+            value = getattr(event, name)
+            if value is not None:
+                changes[name] = value
+        self._time_step(event)
+        self._live.update(event.job_id, **changes)
+
+    def _time_step(self, event: JobEvent) -> None:
+        if event.stage != "denoise" or event.step is None:
+            return
+        now = time.monotonic()
+        before = self._last_step.get(event.job_id)
+        self._last_step[event.job_id] = (event.step, now)
+        if before is not None and event.step > before[0]:
+            self._metrics.step((now - before[1]) / (event.step - before[0]))
+
+    def _settle(self, event: JobEvent) -> None:
+        job_id = event.job_id
+        with self._lock:
+            folder = self._folders.get(job_id)
+        if folder is None:
+            return  # an end already settled, or a job that was never ours
+        if event.kind == "finished":
+            record = self._settle_finished(event, folder)
+        else:
+            error = event.error or {"code": "cancelled", "message": "cancelled", "param": None, "status": 499}
+            record = self._store.fail(job_id, self._public_error(error), ttl_s=self._config.ttl_s)
+        self.forget(job_id, folder, keep_outputs=record is not None and record.status == "completed")
+        if record is None:
+            log.info("cancelled")
+            self._metrics.ended("abort", latency_s=None, facts={})
+            return
+        latency_s = max(0.0, (record.completed_at or 0.0) - record.created_at)
+        done = record.status == "completed"
+        code = None if done or record.error is None else str(record.error["code"])
+        self._metrics.ended("stop" if done else "abort", latency_s=latency_s, facts=event.facts, code=code)
+        log.info("%s after %.1f s%s", record.status, latency_s, f": {code}" if code else "")
+        self.call_webhook(record)
+        self._live.end(job_id, "done")
+
+    def _settle_finished(self, event: JobEvent, folder: str) -> JobRecord | None:
+        record = self._store.peek(event.job_id)
+        if record is None:
+            return None
+        outputs = self._artifacts.outputs(folder, record.num_outputs)
+        if not all(path.is_file() and path.stat().st_size for path in outputs):
+            return self._store.fail(event.job_id, MISSING_FILE, ttl_s=self._config.ttl_s)
+        stored_bytes = self._artifacts.size_bytes(folder)
+        return self._store.complete(event.job_id, event.facts, stored_bytes=stored_bytes, ttl_s=self._config.ttl_s)
+
+    def forget(self, job_id: str, folder: str, *, keep_outputs: bool = False) -> None:
+        (self._artifacts.drop_inputs if keep_outputs else self._artifacts.drop)(folder)
+        with self._lock:
+            self._folders.pop(job_id, None)
+        self._last_step.pop(job_id, None)
+        if self._store.peek(job_id) is None:
+            # Deleted while it ended: whoever deleted it saw the engine still at work and left the files to us.
+            self._artifacts.drop(folder)
+            self._live.end(job_id, "deleted")
+
+    def _public_error(self, error: dict[str, Any]) -> dict[str, Any]:
+        """Paths of the server are nobody's business."""
+        hidden = str(error.get("message") or "failed").replace(f"{self._config.data_dir}/", "")
+        plain = TalkiesError(hidden, param=error.get("param"))
+        return {
+            **error_object(plain),
+            "code": str(error.get("code") or "internal_error"),
+            "status": int(error.get("status") or 500),
+        }
+
+    def call_webhook(self, record: JobRecord) -> None:
+        if record.webhook_url is not None and record.webhook_state == "pending":
+            self._webhooks.send(record.id, record.webhook_url, job_object(record, self._live))

@@ -1,0 +1,179 @@
+"""The job object of the contract (section 5.1): a superset of OpenAI's, filled with what really happens."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from talkies.capacity.cost import num_forwards
+from talkies.h3.geometry import Geometry, Limits
+from talkies.request import VideoRequest
+from talkies.server.jobs.live import Live, percent
+from talkies.server.jobs.record import JobRecord
+
+
+class JobError(BaseModel):
+    code: str
+    message: str
+    param: str | None = None
+    status: int
+
+
+class VideoJob(BaseModel):
+    """Documented in OpenAPI; answers are built by :func:`job_object`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: str
+    object: Literal["video"]
+    model: str
+    prompt: str
+    status: Literal["queued", "in_progress", "completed", "failed"]
+    progress: int
+    created_at: int
+    started_at: int | None
+    completed_at: int | None
+    expires_at: int | None
+    size: str
+    seconds: str
+    quality: str
+    remixed_from_video_id: str | None
+    error: JobError | None
+    media_type: Literal["video/mp4"]
+    file_name: str | None
+    url: str | None
+    num_outputs: int
+    inference_time_s: float | None
+    stage_durations: dict[str, float]
+    peak_memory_mb: float | None
+    action: str | None
+    fps: int
+    num_frames: int
+    duration_s: float
+    task: str
+    seed: int
+    num_forwards: int
+    num_inference_steps: int
+    queue_position: int | None
+    stage: str | None
+    step: int | None
+    num_steps: int | None
+    eta_s: float | None
+    predicted_s: float | None
+    paused: bool
+    warnings: list[str]
+    conditions_used: list[dict[str, Any]]
+    metrics: dict[str, Any] | None
+
+
+class VideoList(BaseModel):
+    object: Literal["list"]
+    data: list[VideoJob]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class VideoDeleted(BaseModel):
+    id: str
+    object: Literal["video.deleted"]
+    deleted: Literal[True]
+
+
+class ErrorBody(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: int
+
+
+class ErrorEnvelope(BaseModel):
+    error: ErrorBody
+
+
+def planned_facts(request: VideoRequest, geometry: Geometry, limits: Limits) -> dict[str, Any]:
+    """What the clip will be, known before the queue. The engine's facts replace these when they come."""
+    return {
+        "size": geometry.size,
+        "frames": geometry.num_frames,
+        "seconds": round(geometry.duration_s, 6),
+        "fps": geometry.fps,
+        "task": str(request.resolved_task),
+        "seed": request.seed,
+        "num_forwards": num_forwards(request, limits),
+    }
+
+
+def job_object(record: JobRecord, live: Live) -> dict[str, Any]:
+    facts, state = record.facts, live.get(record.id)
+    stages = {name: round(float(value), 4) for name, value in (facts.get("stages_s") or {}).items()}
+    spent_s = None
+    if record.status == "completed" and record.started_at and record.completed_at:
+        spent_s = round(max(0.0, record.completed_at - record.started_at), 3)  # clocks are set back, too
+    status, paused, eta_s = record.status, False, None
+    if not record.ended:
+        eta_s = live.eta_s(record.id)
+        paused = state is not None and state.paused
+        status = "queued" if paused else status
+    running = state is not None and not record.ended
+    done = record.status == "completed"
+    return {
+        "id": record.id,
+        "object": "video",
+        "model": record.model,
+        "prompt": record.request["prompt"],
+        "status": status,
+        "progress": 100 if done else percent(state.fraction) if running and state else 0,
+        "created_at": int(record.created_at),
+        "started_at": _whole(record.started_at),
+        "completed_at": _whole(record.completed_at),
+        "expires_at": _whole(record.expires_at),
+        "size": str(facts.get("size")),
+        "seconds": f"{float(facts.get('seconds', 0)):.3f}".rstrip("0").rstrip("."),
+        "quality": record.request.get("quality", "lossless"),
+        "remixed_from_video_id": None,
+        "error": record.error,
+        "media_type": "video/mp4",
+        "file_name": f"{record.id}.mp4" if done else None,
+        "url": f"/v1/videos/{record.id}/content" if done else None,
+        "num_outputs": record.num_outputs,
+        "inference_time_s": spent_s,
+        "stage_durations": stages,
+        "peak_memory_mb": facts.get("peak_memory_mb"),
+        "action": None,
+        "fps": int(facts.get("fps", 24)),
+        "num_frames": int(facts.get("frames", 0)),
+        "duration_s": float(facts.get("seconds", 0.0)),
+        "task": str(facts.get("task")),
+        "seed": int(facts.get("seed", 0)),
+        "num_forwards": int(facts.get("num_forwards", 0)),
+        "num_inference_steps": int(facts.get("num_forwards", 0)) + 1,
+        "queue_position": state.queue_position if running and state else None,
+        "stage": state.stage if running and state else None,
+        "step": state.step if running and state else None,
+        "num_steps": state.num_steps if running and state else None,
+        "eta_s": None if eta_s is None else round(eta_s, 2),
+        "predicted_s": None if record.predicted_s is None else round(record.predicted_s, 2),
+        "paused": paused,
+        "warnings": list(dict.fromkeys([*record.warnings, *facts.get("warnings", [])])),
+        "conditions_used": facts.get("conditions_used", []),
+        "metrics": _metrics(record, stages) if record.return_metrics else None,
+    }
+
+
+def poll_after_ms(job: dict[str, Any]) -> int:
+    """What the OpenAI client waits between two polls: a tenth of what is left, 0.1 to 2 s."""
+    if job["status"] in ("completed", "failed"):
+        return 100
+    return round(min(2.0, max(0.1, (job["eta_s"] or 2.0) / 10)) * 1000)
+
+
+def _metrics(record: JobRecord, stages: dict[str, float]) -> dict[str, Any]:
+    waited_s = None if record.started_at is None else round(max(0.0, record.started_at - record.created_at), 3)
+    keys = ("rows", "skipped_fraction", "peak_memory_mb")
+    return {"queue_wait_s": waited_s, "stages_s": stages, **{k: record.facts[k] for k in keys if k in record.facts}}
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)

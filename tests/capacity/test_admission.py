@@ -1,0 +1,200 @@
+"""Predicted memory against what torch records, and what follows from it: refusals, waiting, budgets."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from talkies import Engine
+from talkies.capacity.admission import MemoryModel, Visits, check_fits
+from talkies.capacity.cost import size_of
+from talkies.capacity.demand import extents_of
+from talkies.capacity.forward_bytes import forward_rates
+from talkies.capacity.stage_bytes import Sizes, forward_bytes
+from talkies.engine.load import build
+from talkies.engine.pipeline import path as pipeline
+from talkies.engine.worker import memory_model as footprint
+from talkies.errors import ConfigError, InvalidRequest
+from talkies.h3.clip_plan import plan
+from talkies.h3.config import DiTConfig
+from talkies.media.write.mp4 import write_mp4
+from talkies.model.chunking import Chunking
+from talkies.request import Condition, Target, VideoRequest
+from tests.capacity.memory_meter import peak_bytes
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_folder):
+    return Engine.open(tiny_folder, threads=1)
+
+
+@pytest.fixture(scope="module")
+def model(engine):
+    return footprint.measure(engine.components)
+
+
+def request(num_frames=22, width=64, height=64, **changes):
+    target = Target(num_frames=num_frames, width=width, height=height)
+    return VideoRequest(**{"prompt": "a ball", "num_sigmas": 3, "target": target, **changes})
+
+
+@pytest.mark.parametrize(("frames", "width", "height"), [(22, 64, 64), (56, 96, 64), (124, 64, 96), (362, 96, 64)])
+def test_no_unit_takes_more_than_was_predicted_nor_far_less(engine, model, frames, width, height):
+    """Too little would break the promise; several times too much would refuse what fits."""
+    c, wanted = engine.components, request(frames, width, height)
+    state = pipeline.pack(c, pipeline.encode(c, pipeline.prepare(c, wanted)))
+    peaks = [peak_bytes(lambda: pipeline.denoise_step(c, state)), peak_bytes(lambda: pipeline.decode_audio(c, state))]
+    peaks.append(peak_bytes(lambda: [None for _ in pipeline.decode_video(c, state)]))
+    need = model.need(wanted, c.limits)
+    assert max(peaks) <= need.transient <= 3 * max(peaks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("frames", "width", "height"), [(22, 64, 64), (124, 96, 64), (124, 144, 64)])
+def test_the_embedded_model_keeps_to_its_prediction(embedded_engine, frames, width, height):
+    c, wanted = embedded_engine.components, request(frames, width, height)
+    model = footprint.measure(c)
+    state = pipeline.pack(c, pipeline.encode(c, pipeline.prepare(c, wanted)))
+    peaks = [peak_bytes(lambda: pipeline.denoise_step(c, state)), peak_bytes(lambda: pipeline.decode_audio(c, state))]
+    peaks.append(peak_bytes(lambda: [None for _ in pipeline.decode_video(c, state)]))
+    need = model.need(wanted, c.limits)
+    assert max(peaks) <= need.transient <= 3 * max(peaks)
+
+
+def test_the_modulation_of_a_request_is_counted_while_it_is_held(engine, model):
+    c = engine.components
+    held = {n: model.need(request(num_sigmas=n), c.limits).held for n in (3, 21, 200)}
+    for n in (21, 200):
+        prepared = pipeline.prepare(c, request(num_sigmas=n))
+        state = pipeline.pack(c, pipeline.encode(c, prepared))
+        assert state.table.all_steps_bytes <= held[n] - held[3] + 3 * model.step_modulation
+    assert replace(model, whole_modulation=0).need(request(num_sigmas=200), c.limits).held == held[3]
+
+
+def test_a_ladder_is_counted_by_its_points(model, engine):
+    ladder = tuple(i / 20 for i in range(20, -1, -1))
+    limits = engine.components.limits
+    assert model.need(request(num_sigmas=None, sigmas=ladder), limits) == model.need(request(num_sigmas=21), limits)
+
+
+def test_tables_of_long_schedules_take_no_more_than_was_kept_for_tables(engine):
+    c = engine.components
+    c._tables.clear()
+    encoded = pipeline.encode(c, pipeline.prepare(c, request()))
+    for i in range(10):
+        wanted = request(num_sigmas=200, video_shift=2.0 + i)
+        pipeline.pack(c, replace(encoded, prepared=replace(encoded.prepared, request=wanted), refined=[]))
+        assert sum(table.num_bytes for table in c._tables.values()) <= c.tables_bytes or len(c._tables) == 1
+    for i in range(10):
+        wanted = request(num_sigmas=c.limits.default_num_sigmas, video_shift=2.0 + i)
+        pipeline.pack(c, replace(encoded, prepared=replace(encoded.prepared, request=wanted), refined=[]))
+    assert len(c._tables) == build.MAX_TABLES
+
+
+def test_references_are_counted_by_their_own_size(engine, model, tmp_path):
+    c, limits = engine.components, replace(engine.limits, tasks=("t2va", "fl2va", "ref2va"))
+    frames = np.zeros((39, 64, 96, 3), np.uint8)
+    write_mp4(tmp_path / "v.mp4", frames, np.zeros((2, 39 * 32_000 // 24), np.float32))
+    Image.new("RGB", (128, 64)).save(tmp_path / "p.png")
+    video = Condition(kind="video", uri=str(tmp_path / "v.mp4"))
+    picture = Condition(kind="image", uri=str(tmp_path / "p.png"))
+    wanted = request(56, 96, 64, conditions=(video, picture))
+    clip, still = extents_of(wanted, plan(wanted, limits), limits)
+    assert (clip.width, clip.height, clip.num_frames, clip.latent_frames) == (96, 64, 39, 12)
+    assert (still.width, still.height, still.num_frames) == (128, 64, 1)
+    alone = request(56, 96, 64)
+    added = size_of(wanted, limits).rows - size_of(alone, limits).rows
+    assert added == 12 * 3 * 2 + 2 * clip.audio_latents + 4 * 2
+    assert model.need(wanted, limits).held > model.need(alone, limits).held
+    assert peak_bytes(lambda: c.video.encode(torch.from_numpy(frames))) <= model.need(wanted, limits).transient
+    far = request(56, 96, 64, conditions=(Condition(kind="video", uri="https://example.com/v.mp4"),))
+    assert model.need(far, limits).held > model.need(replace_conditions(wanted, video), limits).held
+
+
+def replace_conditions(wanted, *conditions):
+    return wanted.replace(conditions=conditions)
+
+
+def test_a_clip_that_cannot_fit_is_refused_with_what_would(engine, model):
+    limits = engine.limits
+    long = request(124, 96, 64)
+    tight = replace(model, room=model.need(request(90, 96, 64), limits).peak, budget=900 * MIB)
+    with pytest.raises(InvalidRequest) as caught:
+        check_fits(tight, long, limits)
+    error = caught.value
+    assert error.param == "num_frames"
+    assert "num_frames=124" in error.message
+    assert "900 MiB (--ram-budget)" in error.message
+    assert "at most 90 frames" in error.hint
+    check_fits(tight, request(90, 96, 64), limits)
+    in_seconds = long.replace(target=Target(seconds=5, width=96, height=64))
+    with pytest.raises(InvalidRequest, match="seconds=5") as caught:
+        check_fits(tight, in_seconds, limits)
+    assert caught.value.param == "seconds"
+    tiny = replace(model, room=model.need(request(22, 32, 32), limits).peak)
+    with pytest.raises(InvalidRequest, match="size=96x64") as caught:
+        check_fits(tiny, request(22, 96, 64), limits)
+    assert "32x32 with 22 frames would fit" in caught.value.hint
+    many = request(22, 64, 64, conditions=(Condition(kind="image", uri="https://x/a.png", role="first"),))
+    roomy = replace(model, room=model.need(request(22, 64, 64), limits).peak)
+    with pytest.raises(InvalidRequest, match="1 references") as caught:
+        check_fits(roomy, many, limits)
+    assert caught.value.param == "conditions"
+    check_fits(replace(model, room=None), long, limits)
+    check_fits(None, long, limits)
+
+
+def test_a_budget_is_a_promise_or_a_refusal_to_start(engine):
+    c = engine.components
+    with pytest.raises(ConfigError, match="--ram-budget of 64 MiB leaves 0 MiB") as caught:
+        footprint.measure(c, ram_budget=64 * MIB)
+    enough = int(caught.value.hint.removeprefix("use at least ").removesuffix("MiB"))
+    assert footprint.measure(c, ram_budget=(enough + 64) * MIB).room > 0
+    with pytest.raises(ConfigError, match="--vram-budget has no meaning on cpu"):
+        footprint.measure(c, vram_budget=64 * MIB)
+
+
+def test_without_a_budget_the_room_is_what_the_machine_has_left(engine, model, monkeypatch):
+    assert model.budget is None
+    monkeypatch.setattr(footprint, "free_ram_bytes", lambda: 4096 * MIB)
+    before = footprint.measure(engine.components).room
+    monkeypatch.setattr(footprint, "free_ram_bytes", lambda: 2048 * MIB)
+    assert before - footprint.measure(engine.components).room == int(0.9 * 2048 * MIB)
+    monkeypatch.setattr(footprint, "free_ram_bytes", lambda: None)
+    assert footprint.measure(engine.components).room is None
+
+
+def test_the_model_crosses_to_the_server(model):
+    import pickle
+
+    assert pickle.loads(pickle.dumps(model)) == model
+    assert isinstance(model, MemoryModel)
+
+
+def test_the_margin_is_kept_on_what_is_held_and_on_what_comes_and_goes(model, engine):
+    bare, doubled = (replace(model, slack=slack).need(request(), engine.limits) for slack in (1.0, 2.0))
+    assert doubled.held == pytest.approx(2 * bare.held, rel=1e-6)
+    assert doubled.transient == pytest.approx(2 * bare.transient, rel=1e-6)
+
+
+def test_weights_that_visit_are_counted_with_their_stage_and_without_slack(model, engine):
+    limits, wanted = engine.limits, request()
+    plain = model.need(wanted, limits)
+    small = replace(model, visits=Visits(text=1))
+    assert small.need(wanted, limits).transient == plain.transient  # the largest stage is another one
+    big = replace(model, visits=Visits(decode=10**12))
+    assert big.need(wanted, limits).transient - 10**12 <= plain.transient
+    assert big.need(wanted, limits).held == plain.held
+
+
+def test_a_clip_is_admitted_by_what_its_plan_counted(model, engine):
+    """Chunked and in fp8, as the planner has it: the formula of a CPU would refuse what a plan promised."""
+    rates = forward_rates(DiTConfig(), 2, Chunking(mlp_rows=8192, head_groups=2))
+    chunked = replace(model, forward=rates, slack=1.0)
+    rows = size_of(request(124, 96, 64), engine.limits).rows
+    assert forward_bytes(Sizes(), 58_758, Chunking(mlp_rows=8192, head_groups=2)) == round(rates.bytes(58_758))
+    assert chunked.need(request(124, 96, 64), engine.limits).transient >= 0.99 * rates.bytes(rows)

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from talkies.codecs.video.vae import VideoVAE
+from talkies.errors import CheckpointError, ConfigError, NumericsError
+from talkies.files.component_folders import WeightFolder
+from tests.codecs import tiny
+
+
+@pytest.fixture(scope="module")
+def vae(tiny_folder):
+    return VideoVAE.load(tiny_folder / "vae")
+
+
+@pytest.fixture
+def folder(tiny_folder, tmp_path):
+    return shutil.copytree(tiny_folder / "vae", tmp_path / "vae")
+
+
+def rewrite(folder, change):
+    """Stores the weights again after ``change`` of the mapping."""
+    weights = WeightFolder(folder)
+    tensors = {key: weights.read(key).clone() for key in weights.keys}
+    change(tensors)
+    tiny.save_tensors(tensors, folder / "diffusion_pytorch_model.safetensors")
+
+
+def latents(frames=7, height=4, width=6):
+    return torch.randn(1, 4, frames, height, width, generator=torch.Generator().manual_seed(0))
+
+
+def test_decoding_alone_imports_no_library(tiny_folder):
+    code = (
+        "import sys, torch; from talkies.codecs.video.vae import VideoVAE;"
+        "vae = VideoVAE.load(sys.argv[1]);"
+        "assert sum(len(c) for c in vae.decode(torch.zeros(1, 4, 7, 2, 2))) == 22;"
+        "assert not {'transformers', 'diffusers'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tiny_folder / "vae")], check=True)
+
+
+def test_chunks_are_decoded_only_when_asked_for(vae, monkeypatch):
+    calls, decode_tiles = [], vae.decode_tiles
+
+    def counted(tiles):
+        calls.append(len(tiles))
+        return decode_tiles(tiles)
+
+    monkeypatch.setattr(vae, "decode_tiles", counted)
+    chunks = vae.decode(latents(12))
+    assert calls == []
+    assert next(chunks).shape == (17, 64, 96, 3)
+    assert calls == [1]
+
+
+def test_tiles_decoded_one_by_one_give_the_same_frames(vae, monkeypatch):
+    z = latents(7, 4, 24)  # 384 pixels: two tiles
+    decode_tiles = vae.decode_tiles
+
+    def one_by_one(tiles):
+        return [decode_tiles([tile])[0] for tile in reversed(tiles)][::-1]
+
+    together = vae.decode_float(z)
+    monkeypatch.setattr(vae, "decode_tiles", one_by_one)
+    torch.testing.assert_close(vae.decode_float(z), together, rtol=0, atol=1e-5)
+
+
+def test_a_decode_that_is_not_finite_is_named(vae):
+    z = latents()
+    z[0, 0, 3, 1, 1] = float("nan")
+    with pytest.raises(NumericsError, match="video decode"):
+        list(vae.decode(z))
+
+
+def test_results_are_ordinary_tensors(vae):
+    z = vae.encode(torch.from_numpy(tiny.pictures(0, 1, 32, 32, 3)))
+    z += 1  # an inference-mode tensor would refuse
+    frames = next(vae.decode(latents()))
+    frames += 1
+    assert not z.requires_grad
+    assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("frames", [torch.zeros(1, 32, 32, 3), torch.zeros(1, 3, 32, 32, dtype=torch.uint8)])
+def test_frames_of_another_kind_are_refused(vae, frames):
+    with pytest.raises(ValueError, match="uint8"):
+        vae.encode(frames)
+
+
+def test_float16_on_a_cpu_is_refused(tiny_folder):
+    with pytest.raises(ConfigError, match="float16 on a CPU"):
+        VideoVAE.load(tiny_folder / "vae", dtype=torch.float16)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.pop("decoder.transformer_blocks.1.attn.to_k.weight"), r"missing weights .*to_qkv\.weight"),
+        (lambda t: t.pop("decoder.proj_in.bias"), r"missing weights proj_in\.bias"),
+        (lambda t: t.update({"decoder.extra": torch.zeros(1)}), "unknown weights extra"),
+        (lambda t: t.update({"stray": torch.zeros(1)}), "unknown weights stray"),
+        (lambda t: t.update({"decoder.proj_in.weight": torch.zeros(4, 32)}), r"proj_in\.weight has shape"),
+    ],
+)
+def test_decoder_weights_that_do_not_fit_are_named(folder, change, message):
+    rewrite(folder, change)
+    with pytest.raises(CheckpointError, match=message):
+        VideoVAE.load(folder)
+
+
+def test_encoder_weights_are_read_on_the_first_encode(folder):
+    rewrite(folder, lambda t: t.pop("encoder.conv_in.weight"))
+    vae = VideoVAE.load(folder)
+    with pytest.raises(CheckpointError, match=r"encoder\.conv_in\.weight"):
+        vae.load_encoder()
+
+
+def test_a_config_that_contradicts_itself_is_refused(folder):
+    tiny.write_json(folder / "config.json", {**tiny.VAE, "temporal_downsample_factors": [1, 2]})
+    with pytest.raises(CheckpointError, match="4 spatial and 2 temporal"):
+        VideoVAE.load(folder)
+
+
+def test_released_sizes_are_what_a_bare_wrapper_means(tmp_path):
+    from talkies.codecs.video.config import VideoVAEConfig
+
+    statistics = {"latents_mean": [0.0] * 24, "latents_std": [1.0] * 24}
+    tiny.write_json(tmp_path / "config.json", {"source_safetensors_path": "model.safetensors", **statistics})
+    config = VideoVAEConfig.read(tmp_path)
+    assert config.weights_file == tmp_path / "source" / "model.safetensors"
+    assert (config.spatial_factor, config.latent_channels) == (16, 24)
+    assert (config.decoder.num_layers, config.decoder.width, config.decoder.rope_dim) == (36, 2048, 48)
+    from talkies.codecs.video.vit_decoder import ViTDecoder
+
+    with torch.device("meta"):
+        decoder = ViTDecoder(config.decoder)
+    # 2,423,530,496 of the decoder and 600 of post_quant_conv.
+    assert sum(p.numel() for p in decoder.parameters()) == 2_423_530_496 + 600

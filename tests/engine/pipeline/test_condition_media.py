@@ -1,0 +1,90 @@
+"""What every user of the engine meets, with or without a server: limits over all references, and hints."""
+
+import io
+import wave
+from dataclasses import replace
+
+import pytest
+from PIL import Image
+
+from talkies.engine.pipeline.condition_media import MediaAccess
+from talkies.engine.pipeline.tasks import TASKS
+from talkies.errors import MediaError
+from talkies.h3.geometry import Limits
+from talkies.media.read.limits import MediaLimits
+from talkies.request import Condition, Target, Task, VideoRequest
+
+LIMITS = Limits(
+    canvas_short_edge=64,
+    canvas_max_pixels=64 * 96,
+    min_seconds=0.9,
+    reference_image_short_edge=64,
+    tasks=("t2va", "fl2va", "ref2va"),
+)
+
+
+@pytest.fixture
+def picture(tmp_path):
+    Image.new("RGB", (64, 64)).save(tmp_path / "p.png")
+    return str(tmp_path / "p.png")
+
+
+def sound(path, seconds):
+    data = io.BytesIO()
+    with wave.open(data, "wb") as file:
+        file.setparams((1, 2, 8000, 0, "NONE", ""))
+        file.writeframes(bytes(2 * 8000 * seconds))
+    path.write_bytes(data.getvalue())
+    return str(path)
+
+
+def prepare(prompt, conditions, access=None, **changes):
+    request = VideoRequest(prompt=prompt, conditions=tuple(conditions), target=Target(num_frames=22), **changes)
+    return TASKS[request.resolved_task].prepare(request, LIMITS, access or MediaAccess())
+
+
+def test_the_total_of_all_sounds_is_limited_without_a_server_too(tmp_path, picture):
+    conditions = [Condition(kind="image", uri=picture)]
+    conditions += [Condition(kind="audio", uri=sound(tmp_path / f"{i}.wav", 2)) for i in range(2)]
+    alive = []
+    access = MediaAccess(limits=replace(MediaLimits.loose(), max_total_seconds=3.0), alive=lambda: alive.append(1))
+    with pytest.raises(MediaError, match="reference audios may last at most 3 seconds in total, got 4"):
+        prepare("<Picture 1> <Audio 1> <Audio 2>", conditions, access)
+    assert len(alive) == 3
+    assert prepare("<Picture 1> <Audio 1> <Audio 2>", conditions).warnings == ()
+
+
+def test_hints_reach_the_job_for_every_task(picture):
+    assert prepare("a ball", []).warnings == ()
+    assert prepare("<Video 1>", []).warnings == ("the prompt mentions <Video 1>, but there is none",)
+    first = Condition(kind="image", uri=picture, role="first")
+    assert prepare("a ball", [first]).warnings == ()
+    assert prepare("from <Picture 1> to <Picture 2>", [first]).warnings == (
+        "the prompt mentions <Picture 2>, but there is none",
+    )
+    reference = Condition(kind="image", uri=picture)
+    assert prepare("a ball", [reference], task=Task.REF2VA).warnings == ("the prompt never mentions <Picture 1>",)
+
+
+def test_what_became_of_each_condition_is_told(tmp_path):
+    Image.new("RGB", (200, 100)).save(tmp_path / "wide.png")
+    first = Condition(kind="image", uri=str(tmp_path / "wide.png"), role="first")
+    last = replace(first, role="last")
+    cropped = prepare("it bounces", [first, last], fit="crop").conditions_used
+    assert [c["role"] for c in cropped] == ["first", "last"]
+    assert (cropped[0]["source_size"], cropped[0]["size"], cropped[0]["fit"]) == ("200x100", cropped[1]["size"], "crop")
+    width, height = map(int, cropped[0]["kept"].split("x"))
+    assert height == 100
+    shown = [int(n) for n in cropped[0]["size"].split("x")]
+    assert width / height == pytest.approx(shown[0] / shown[1], rel=0.02)
+    assert [c["fit"] for c in prepare("it", [first, last], fit="released").conditions_used] == ["stretch", "crop"]
+    assert prepare("it", [first], fit="stretch").conditions_used[0]["kept"] == "200x100"
+
+    references = [
+        Condition(kind="image", uri=str(tmp_path / "wide.png")),
+        Condition(kind="audio", uri=sound(tmp_path / "long.wav", 3)),
+    ]
+    image, heard = prepare("<Picture 1> <Audio 1>", references).conditions_used
+    assert (image["source_size"], image["size"]) == ("200x100", "128x64")
+    assert (heard["source_sample_rate_hz"], heard["sample_rate_hz"]) == (8000, 32_000)
+    assert heard["seconds"] == pytest.approx(22 / 24, abs=0.026), "cut to the clip"
