@@ -28,7 +28,9 @@ from talkies.h3.packing import concat_layouts
 from talkies.h3.timesteps import step_plan
 from talkies.model.dit import PackedDiT
 from talkies.model.modulation import JointRuns, build_table, join_modulations
+from talkies.model.runner import BlockRunner
 from talkies.model.weights import read_config
+from talkies.placement.apply import runner_of
 from talkies.placement.graphs.recorder import CudaRecorder
 from talkies.placement.graphs.replay import MAX_BYTES, Graphs, is_small
 from talkies.placement.modulation_feed import ModulationFeed, pinned
@@ -82,7 +84,10 @@ def part_small(run: Run) -> None:
 class Steps:
     """Whole steps of ``count`` equal requests in one forward, as the engine does them: each has a feed of its own."""
 
-    def __init__(self, dit: PackedDiT, source: RandomDiT, shape: fw.Shape, count: int, run: Run) -> None:
+    def __init__(
+        self, dit: PackedDiT, blocks: BlockRunner, source: RandomDiT, shape: fw.Shape, count: int, run: Run
+    ) -> None:
+        self.blocks = blocks
         self.dit, self.count, self.index = dit, count, 0
         layouts = [shape.layout() for _ in range(count)]
         self.layout = layouts[0] if count == 1 else concat_layouts(layouts)
@@ -109,7 +114,7 @@ class Steps:
         audio = self.audios[0] if self.count == 1 else torch.cat(self.audios)
         x = self.dit.embed(video, audio, self.refined, self.layout)
         marks.append(time.perf_counter())
-        x = self.dit.run_blocks(x, self.view, modulation)
+        x = self.blocks(x, self.view, modulation)
         marks.append(time.perf_counter())
         video, audio = self.dit.project(x, self.layout, modulation)
         marks.append(time.perf_counter())
@@ -135,8 +140,8 @@ def part_steps(run: Run) -> None:
         ends = {}
         for label in ("eager", "graph") if run.on_gpu else ("eager",):
             with torch.inference_mode():
-                dit, graphs = _dit(run, source, graphs=label == "graph")
-                steps = Steps(dit, source, shape, count, run)
+                dit, blocks, graphs = _dit(run, source, graphs=label == "graph")
+                steps = Steps(dit, blocks, source, shape, count, run)
                 begin = _steps_timed(run, f"steps_{count}_{label}", steps, repeats)
                 ends[label] = begin
             if graphs is not None:
@@ -150,13 +155,12 @@ def part_steps(run: Run) -> None:
         run.check("steps_host_within_1_ms", host <= 1.0, f"{host:.3f} ms of host work a step")
 
 
-def _dit(run: Run, source: RandomDiT, *, graphs: bool, max_bytes: int = MAX_BYTES) -> tuple[PackedDiT, Graphs | None]:
+def _dit(
+    run: Run, source: RandomDiT, *, graphs: bool, max_bytes: int = MAX_BYTES
+) -> tuple[PackedDiT, BlockRunner, Graphs | None]:
     dit = fw.make_dit(source, run.device, run.dtype, attend=run.best(), kernels=run.kernels)
-    if not graphs:
-        return dit, None
-    made = Graphs(CudaRecorder(run.device), max_bytes=max_bytes)
-    made.wrap(dit)
-    return dit, made
+    made = Graphs(CudaRecorder(run.device), max_bytes=max_bytes) if graphs else None
+    return dit, runner_of(dit, "random", graphs=made).blocks, made
 
 
 def _steps_timed(run: Run, name: str, steps: Steps, repeats: int) -> tuple[Tensor, ...]:
@@ -219,10 +223,10 @@ def _saturation(
 ) -> None:
     source = RandomDiT(config, run.device, run.dtype)
     # Room for every forward: it is the device that is to be full, not the memory that an engine leaves to graphs.
-    dit, _ = _dit(run, source, graphs=run.on_gpu, max_bytes=GRAPH_BYTES)
+    dit, blocks, _ = _dit(run, source, graphs=run.on_gpu, max_bytes=GRAPH_BYTES)
     clip_rows = clip.layout().num_rows
     run.say(f"  {label}: a clip of {clip_rows} rows is small: {is_small(config, (clip_rows,))}")
-    two_lengths = [_timed(run, dit, source, [shape]) for shape in (shortest, clip)]
+    two_lengths = [_timed(run, dit, blocks, source, [shape]) for shape in (shortest, clip)]
     fitted = CostModel.fit(two_lengths, pixel_s=0.0, begin_s=0.0).max_step_rows
     # Times of their own, since the warm-up's must not prove themselves, but taken in turn: a host that changes its
     # speed is no error of what is judged here. All twice, as a warm-up does.
@@ -232,7 +236,7 @@ def _saturation(
             run.notes.append(f"saturation {label}: no time from {count} copies on")
             break
         for taken in passes:
-            rows, seconds = _timed(run, dit, source, [clip] * count)
+            rows, seconds = _timed(run, dit, blocks, source, [clip] * count)
             taken[rows] = min(seconds, taken.get(rows, seconds))
     warm_up, samples = (sorted(taken.items()) for taken in passes)
     for rows, seconds in warm_up:
@@ -271,9 +275,11 @@ def _read(samples: Sequence[tuple[int, float]]) -> float:
 
 
 @torch.inference_mode()
-def _timed(run: Run, dit: PackedDiT, source: RandomDiT, shapes: Sequence[fw.Shape]) -> tuple[int, float]:
+def _timed(
+    run: Run, dit: PackedDiT, blocks: BlockRunner, source: RandomDiT, shapes: Sequence[fw.Shape]
+) -> tuple[int, float]:
     """(rows, seconds) of a forward as the warm-up times it: launched alone, until the device is done; the best."""
-    step: Callable[[], object] = fw.Step(dit, fw.make_inputs(source, shapes, run.device, run.dtype))
+    step: Callable[[], object] = fw.Step(dit, fw.make_inputs(source, shapes, run.device, run.dtype), blocks)
     best, spent = float("inf"), 0.0
     for i in range(4 if run.shape is fw.SMOKE else 34):
         synchronize(run.device)

@@ -15,6 +15,7 @@ from talkies.capacity.forward_bytes import forward_rates
 from talkies.capacity.stage_bytes import Sizes, forward_bytes
 from talkies.engine.load import build
 from talkies.engine.pipeline import path as pipeline
+from talkies.engine.pipeline.step import denoise_step
 from talkies.engine.worker import memory_model as footprint
 from talkies.errors import ConfigError, InvalidRequest
 from talkies.h3.clip_plan import plan
@@ -47,7 +48,7 @@ def test_no_unit_takes_more_than_was_predicted_nor_far_less(engine, model, frame
     """Too little would break the promise; several times too much would refuse what fits."""
     c, wanted = engine.components, request(frames, width, height)
     state = pipeline.pack(c, pipeline.encode(c, pipeline.prepare(c, wanted)))
-    peaks = [peak_bytes(lambda: pipeline.denoise_step(c, state)), peak_bytes(lambda: pipeline.decode_audio(c, state))]
+    peaks = [peak_bytes(lambda: denoise_step(c, state)), peak_bytes(lambda: pipeline.decode_audio(c, state))]
     peaks.append(peak_bytes(lambda: [None for _ in pipeline.decode_video(c, state)]))
     need = model.need(wanted, c.limits)
     assert max(peaks) <= need.transient <= 3 * max(peaks)
@@ -59,7 +60,7 @@ def test_the_embedded_model_keeps_to_its_prediction(embedded_engine, frames, wid
     c, wanted = embedded_engine.components, request(frames, width, height)
     model = footprint.measure(c)
     state = pipeline.pack(c, pipeline.encode(c, pipeline.prepare(c, wanted)))
-    peaks = [peak_bytes(lambda: pipeline.denoise_step(c, state)), peak_bytes(lambda: pipeline.decode_audio(c, state))]
+    peaks = [peak_bytes(lambda: denoise_step(c, state)), peak_bytes(lambda: pipeline.decode_audio(c, state))]
     peaks.append(peak_bytes(lambda: [None for _ in pipeline.decode_video(c, state)]))
     need = model.need(wanted, c.limits)
     assert max(peaks) <= need.transient <= 3 * max(peaks)

@@ -9,10 +9,13 @@ from talkies import Engine
 from talkies.engine.config import EngineConfig, resolve
 from talkies.engine.load.build import load
 from talkies.engine.pipeline import path as pipeline
+from talkies.engine.pipeline.step import denoise_step
 from talkies.engine.worker.batching import Batcher
 from talkies.engine.worker.memory_model import MEMO_BYTES, _reserve
 from talkies.engine.worker.warmup import warm_up
 from talkies.errors import ConfigError
+from talkies.model.runner import Runner
+from talkies.placement.apply import runner_of
 from talkies.placement.graphs.recorder import CudaRecorder
 from talkies.placement.graphs.replay import Graphs
 from talkies.request import Target, VideoRequest
@@ -25,8 +28,8 @@ def opened(folder=None):
     assert engine.components.graphs is None  # a CPU launches nothing
     recorder = TapeRecorder()
     engine.components.graphs = graphs = Graphs(recorder)
-    for dit in engine.components.dits.values():
-        graphs.wrap(dit)
+    for partition, dit in engine.components.dits.items():
+        engine.components.runners[partition] = runner_of(dit, partition, graphs=graphs)
     return engine, graphs, recorder
 
 
@@ -96,18 +99,17 @@ def test_a_failure_gives_their_memory_back(tiny_folder):
     engine, graphs, _ = opened(tiny_folder)
     state = fresh(engine, "one")
     for _ in range(3):
-        pipeline.denoise_step(engine.components, state)
+        denoise_step(engine.components, state)
     assert graphs.num_graphs == 1
 
-    def full(components, state):
+    def full(*args):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    real, pipeline.denoise_step = pipeline.denoise_step, full
-    try:
-        with pytest.raises(Exception, match="out of memory"):
-            engine.generate(VideoRequest(prompt="one", num_sigmas=3, target=Target(num_frames=22)))
-    finally:
-        pipeline.denoise_step = real
+    c = engine.components
+    real, c.runners[state.partition] = c.runners[state.partition], Runner(full, c.runners[state.partition].refine_text)
+    with pytest.raises(Exception, match="out of memory"):
+        engine.generate(VideoRequest(prompt="one", num_sigmas=3, target=Target(num_frames=22)))
+    c.runners[state.partition] = real
     assert (graphs.num_graphs, graphs.held_bytes) == (0, 0)
 
 
@@ -138,7 +140,7 @@ def test_room_for_them_is_kept_from_jobs(tiny_folder):
     assert _reserve(seen) == without + graphs.max_bytes
     state = fresh(engine, "one")
     for _ in range(3):
-        pipeline.denoise_step(c, state)
+        denoise_step(c, state)
     assert graphs.held_bytes > 0
     assert _reserve(seen) == without + graphs.max_bytes - graphs.held_bytes  # what is held is no longer free
 

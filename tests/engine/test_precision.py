@@ -9,6 +9,7 @@ from talkies import Engine, VideoRequest
 from talkies.attention import flash3
 from talkies.attention.base import Trimmed
 from talkies.engine.pipeline import path as pipeline
+from talkies.engine.pipeline.step import denoise_step, view_of_step
 from talkies.engine.worker.batching import Batcher
 from talkies.errors import ConfigError
 from talkies.kernels.fp8 import E4M3
@@ -54,7 +55,7 @@ def test_the_first_and_the_last_forward_are_exact(bf16_engine, fake):
     fake.calls.clear()
     seen = []
     while not state.done:
-        pipeline.denoise_step(bf16_engine.components, state)
+        denoise_step(bf16_engine.components, state)
         seen.append(_dtypes(fake))
     assert seen == [{torch.bfloat16}, {E4M3}, {E4M3}, {torch.bfloat16}]
     assert state.video_rows.isfinite().all()
@@ -62,7 +63,7 @@ def test_the_first_and_the_last_forward_are_exact(bf16_engine, fake):
 
 def test_requests_in_one_forward_keep_what_is_exact_for_each(bf16_engine, fake):
     ahead, behind = _state(bf16_engine), _state(bf16_engine, seed=2)
-    pipeline.denoise_step(bf16_engine.components, ahead)
+    denoise_step(bf16_engine.components, ahead)
     fake.calls.clear()
     Batcher(bf16_engine.components).step([ahead, behind])  # the second of one, the first of the other
     rows = behind.layout.num_rows
@@ -73,7 +74,7 @@ def test_requests_in_one_forward_keep_what_is_exact_for_each(bf16_engine, fake):
 
 def test_an_exact_backend_leaves_the_view_alone(embedded_engine):
     state = _state(embedded_engine)
-    assert pipeline.view_of_step(state, embedded_engine.components.attend.exactness) is state.view
+    assert view_of_step(state, embedded_engine.components.attend.exactness) is state.view
     assert state.view.documents is None
 
 
@@ -89,9 +90,9 @@ def test_conditions_keep_their_queries_exact(bf16_engine, fake, tmp_path):
     state = _state(bf16_engine, conditions=(Condition(kind="image", uri=str(picture), role="first"),))
     spans = state.view.documents.exact
     assert sum(b - a for a, b in spans) == state.layout.num_condition_video_rows
-    pipeline.denoise_step(bf16_engine.components, state)
+    denoise_step(bf16_engine.components, state)
     fake.calls.clear()
-    pipeline.denoise_step(bf16_engine.components, state)
+    denoise_step(bf16_engine.components, state)
     assert {call[1] for call in fake.calls} == {E4M3, torch.bfloat16}
 
 
@@ -104,7 +105,7 @@ def test_an_fp8_engine_makes_a_clip_close_to_the_exact_one(embedded_engine):
     for each in (embedded_engine, engine):
         state = _state(each)
         while not state.done:
-            pipeline.denoise_step(each.components, state)
+            denoise_step(each.components, state)
         rows.append(state.video_rows)
     error = ((rows[0] - rows[1]).norm() / rows[0].norm()).item()
     assert 1e-4 < error < 0.2

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from talkies.engine.pipeline import path as pipeline
+from talkies.engine.pipeline.step import denoise_step
 from talkies.request import Target, VideoRequest
 from talkies.sampling.noise import external
 from tests.tiny_checkpoint import Processor
@@ -51,7 +52,7 @@ def ours(embedded_engine):
     audio = torch.randn(2 * prepared.geometry.audio_latents, config.audio_in_channels, generator=g)
     state = pipeline.pack(c, pipeline.encode(c, prepared), noise=external(video, audio, patch_size=config.patch_size))
     while not state.done:
-        pipeline.denoise_step(c, state)
+        denoise_step(c, state)
     return state
 
 

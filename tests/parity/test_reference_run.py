@@ -12,6 +12,7 @@ from PIL import Image
 from talkies import Engine
 from talkies.engine.pipeline import path as pipeline
 from talkies.engine.pipeline.condition_media import SoundInput, VisualInput
+from talkies.engine.pipeline.step import denoise_step
 from talkies.engine.pipeline.tasks import Prepared
 from talkies.h3.clip_plan import plan
 from talkies.media.read.resize import resize_reference_image
@@ -106,7 +107,7 @@ def test_latents_equal_the_port(engine, oracle, names):
     state = pipeline.pack(c, encoded, noise=external(video, audio, noise, patch_size=(1, 2, 2)))
     anchors = state.video_rows[: state.layout.num_condition_video_rows].clone()
     while not state.done:
-        pipeline.denoise_step(c, state)
+        denoise_step(c, state)
         assert torch.equal(state.video_rows[: anchors.shape[0]], anchors)
 
     theirs = oracle(

@@ -9,6 +9,7 @@ from PIL import Image
 
 from talkies import Engine
 from talkies.engine.pipeline import path as pipeline
+from talkies.engine.pipeline.step import denoise_step
 from talkies.h3.packing import unpatchify_video
 from talkies.request import Condition, Target, VideoRequest
 from talkies.sampling.noise import external
@@ -45,7 +46,7 @@ def run_ours(engine, request, noise):
         encoded = pipeline.encode(engine.components, pipeline.prepare(engine.components, request))
         state = pipeline.pack(engine.components, encoded, noise=noise)
         while not state.done:
-            pipeline.denoise_step(engine.components, state)
+            denoise_step(engine.components, state)
     return state, encoded
 
 
@@ -107,7 +108,7 @@ def test_condition_rows_are_the_same_bits_after_every_step(engine, tmp_path):
     before = state.video_rows[:rows].clone()
     assert rows > 0
     while not state.done:
-        pipeline.denoise_step(engine.components, state)
+        denoise_step(engine.components, state)
         assert torch.equal(state.video_rows[:rows], before)
     assert torch.isfinite(unpatchify_video(state.video_rows[rows:], 7, *state_size(state), (1, 2, 2))).all()
 

@@ -24,6 +24,7 @@ from talkies.kernels import select
 from talkies.model.block import RowView
 from talkies.model.dit import PackedDiT
 from talkies.model.modulation import StepModulation, build_table
+from talkies.model.runner import BlockRunner
 from talkies.model.weights import build_dit
 from talkies.placement.quantize import QuantizeConfig, placer
 
@@ -123,21 +124,23 @@ def make_inputs(source: RandomDiT, shapes: Sequence[Shape], device: torch.device
 class Step:
     """The part of a forward that a denoising step repeats; text and rotary tables are made once, as in a request."""
 
-    def __init__(self, dit: PackedDiT, inputs: Inputs) -> None:
+    def __init__(self, dit: PackedDiT, inputs: Inputs, blocks: BlockRunner | None = None) -> None:
+        """``blocks`` is what runs the DiT's blocks where something is around them."""
         self.dit, self.inputs = dit, inputs
+        self.blocks = blocks or dit.run_blocks
         self.view: RowView = dit.view(inputs.layout)
         self.refined = dit.refine_text(inputs.text, inputs.layout.text_documents)
 
     def warm_up(self) -> None:
         """One block and what surrounds the blocks: kernels compile, plans are made, memory is there."""
-        x_SD = self.dit.run_blocks(self.embed(), self.view, self.inputs.modulation, 0, 1)
+        x_SD = self.blocks(self.embed(), self.view, self.inputs.modulation, 0, 1)
         self.dit.project(x_SD, self.inputs.layout, self.inputs.modulation)
 
     def embed(self) -> Tensor:
         return self.dit.embed(self.inputs.video, self.inputs.audio, self.refined, self.inputs.layout)
 
     def __call__(self) -> tuple[Tensor, Tensor]:
-        x_SD = self.dit.run_blocks(self.embed(), self.view, self.inputs.modulation)
+        x_SD = self.blocks(self.embed(), self.view, self.inputs.modulation)
         return self.dit.project(x_SD, self.inputs.layout, self.inputs.modulation)
 
 

@@ -27,7 +27,7 @@ def breakdown(step: Step, num_blocks: int) -> dict[str, float]:
     with torch.inference_mode():
         x = step.embed()
         with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as trace:
-            step.dit.run_blocks(x, step.view, step.inputs.modulation, 0, num_blocks)
+            step.blocks(x, step.view, step.inputs.modulation, 0, num_blocks)
             torch.cuda.synchronize()
     seconds: dict[str, float] = {}
     for event in trace.key_averages():

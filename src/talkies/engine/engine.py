@@ -20,6 +20,7 @@ from talkies.engine.pipeline.clip import Clip
 from talkies.engine.pipeline.metadata import clip_metadata
 from talkies.engine.pipeline.stage_seconds import timed
 from talkies.engine.pipeline.state import RequestState
+from talkies.engine.pipeline.step import denoise_step
 from talkies.engine.pipeline.tasks import Prepared
 from talkies.engine.port.failure import as_talkies, out_of_memory
 from talkies.errors import Cancelled, ConfigError, InvalidRequest
@@ -277,7 +278,7 @@ class Engine:
                 state = pipeline.pack(self.components, encoded, output=output, noise=noise)
                 while not state.done:
                     _check(should_stop)
-                    pipeline.denoise_step(self.components, state)
+                    denoise_step(self.components, state)
                     report("denoise", state.step, state.num_forwards)
             yield state, stages, report
 

@@ -3,7 +3,8 @@
 Equal to diffusers' model on the same weights (tests/parity/test_dit_forward.py).
 
 Three seams: ``attend`` (how rows meet), ``blocks`` (where weights come from) and ``run_blocks``, which takes any share
-of the sequence with its matching view and modulation, and may be taken over whole (placement's ``graphs``, ``lead``).
+of the sequence with its matching view and modulation. A step calls it through a :class:`~talkies.model.runner.Runner`,
+which placement may put something around.
 
 S rows, L text rows, D hidden, N heads, H channels a head, F feed-forward inner, A rotary angles.
 """
@@ -158,18 +159,6 @@ class PackedDiT(nn.Module):
         y_SD = self._output_norm(x_SD[start:stop], modulation.output, modulation.output_runs.cut(start, stop))
         video, audio = layout.spans.pick(y_SD, Stream.VIDEO, Stream.AUDIO)
         return self.proj_out(video), self.audio_proj_out(audio)
-
-    def project_rows(self, x_SD: Tensor, modulation: StepModulation) -> Tensor:
-        """Both heads over any share of the rows: float32 [S, C * 4 + C]. See :meth:`split_projected`."""
-        y_SD = self._output_norm(x_SD, modulation.output, modulation.output_runs)
-        return torch.cat((self.proj_out(y_SD), self.audio_proj_out(y_SD)), dim=1)
-
-    def split_projected(self, projected_SP: Tensor, layout: PackedLayout) -> tuple[Tensor, Tensor]:
-        """All rows of :meth:`project_rows` -> the two velocities of :meth:`project`."""
-        width = self.config.video_row_dim
-        start, stop = layout.spans.media
-        video, audio = layout.spans.pick(projected_SP[start:stop], Stream.VIDEO, Stream.AUDIO)
-        return video[:, :width], audio[:, width:]
 
     def _output_norm(self, x_SD: Tensor, output_T2D: Tensor, runs: RowRuns) -> Tensor:
         """Norm and modulation in the block dtype, then float32, which is what the heads compute in."""

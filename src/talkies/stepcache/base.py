@@ -1,7 +1,8 @@
-"""Approximate skipping of forwards: the contract of a policy.
+"""Approximate skipping of forwards, whole or in part: the contract of a policy.
 
-A policy is asked before each forward and told after each one that ran. It must answer the same on every rank: a rank
-that skips alone hangs the collectives of the others.
+A policy stands between a step and the blocks. It is given the rows that enter the blocks and a way to run them, and
+returns what comes out: it may run all blocks, some of them, or none. It must decide the same on every rank: a rank that
+skips alone hangs the collectives of the others.
 """
 
 from __future__ import annotations
@@ -11,23 +12,20 @@ from typing import Protocol
 from torch import Tensor
 
 from talkies.h3.packing import PackedLayout
+from talkies.model.runner import BlockRun
 
 
 class StepCache(Protocol):
-    """State of one request. ``x_SD`` is the embedded sequence, before the blocks."""
+    """State of one request."""
 
     def begin(self, layout: PackedLayout, num_forwards: int) -> None:
         """Called once, before the first forward."""
         ...
 
-    def decide(self, step: int, x_SD: Tensor) -> bool:
-        """Whether to skip the blocks of forward ``step``."""
-        ...
+    def forward(self, step: int, x_SD: Tensor, run: BlockRun) -> Tensor:
+        """The rows [S, D] that leave the blocks in forward ``step`` (from 0).
 
-    def predict(self, step: int, x_SD: Tensor) -> Tensor:
-        """What the blocks would have returned, [S, D]; only after ``decide`` said to skip."""
-        ...
-
-    def observe(self, step: int, x_SD: Tensor, out_SD: Tensor) -> None:
-        """What the blocks took and returned; only after ``decide`` said to run."""
+        ``x_SD`` [S, D] is the embedded sequence; ``run(x, start, stop)`` runs blocks, ``run.modulation`` is what they
+        are modulated with, ``run.num_blocks`` how many there are.
+        """
         ...

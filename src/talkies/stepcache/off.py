@@ -5,17 +5,12 @@ from __future__ import annotations
 from torch import Tensor
 
 from talkies.h3.packing import PackedLayout
+from talkies.model.runner import BlockRun
 
 
 class Off:
     def begin(self, layout: PackedLayout, num_forwards: int) -> None:
         pass
 
-    def decide(self, step: int, x_SD: Tensor) -> bool:
-        return False
-
-    def predict(self, step: int, x_SD: Tensor) -> Tensor:
-        raise AssertionError("off never skips")
-
-    def observe(self, step: int, x_SD: Tensor, out_SD: Tensor) -> None:
-        pass
+    def forward(self, step: int, x_SD: Tensor, run: BlockRun) -> Tensor:
+        return run(x_SD)

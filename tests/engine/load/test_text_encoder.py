@@ -6,6 +6,7 @@ import gc
 import json
 import logging
 import weakref
+from dataclasses import replace
 
 import pytest
 import torch
@@ -86,7 +87,7 @@ def test_what_cannot_be_met_is_refused(values, words):
 
 
 @pytest.fixture
-def refined(monkeypatch):
+def refined(monkeypatch, embedded_engine):
     """Counts the passes of the refiner of every DiT."""
     from talkies.model.dit import PackedDiT
 
@@ -97,6 +98,9 @@ def refined(monkeypatch):
         return real(self, states, documents)
 
     monkeypatch.setattr(PackedDiT, "refine_text", refine_text)
+    c = embedded_engine.components  # its runners were made before
+    for partition, runner in c.runners.items():
+        monkeypatch.setitem(c.runners, partition, replace(runner, refine_text=c.dits[partition].refine_text))
     return calls
 
 

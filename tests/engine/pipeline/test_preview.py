@@ -10,6 +10,7 @@ from PIL import Image
 from talkies import Engine
 from talkies.engine.pipeline import path as pipeline
 from talkies.engine.pipeline.preview import LatentToRGB, Peek, load_or_fit, to_jpeg
+from talkies.engine.pipeline.step import denoise_step
 from talkies.request import Target, VideoRequest
 from talkies.sampling.euler import euler_step
 
@@ -69,7 +70,7 @@ def test_x0_is_what_the_step_worked_with(engine):
     while not state.done:
         before, step = state.video_rows.clone(), state.schedule.step(state.step).video
         peek = Peek(state)
-        pipeline.denoise_step(components, state)
+        denoise_step(components, state)
         latent = peek.x0(state)
         g = state.geometry
         assert latent.shape == (4, g.latent_height, g.latent_width)

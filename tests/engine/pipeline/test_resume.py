@@ -6,6 +6,7 @@ import torch
 from talkies import Engine
 from talkies.engine.pipeline import path as pipeline
 from talkies.engine.pipeline.resume import ResumeFile, request_hash
+from talkies.engine.pipeline.step import denoise_step
 from talkies.request import Condition, Target, VideoRequest
 
 REQUEST = VideoRequest(prompt="x", num_sigmas=4, target=Target(num_frames=22))
@@ -15,7 +16,7 @@ REQUEST = VideoRequest(prompt="x", num_sigmas=4, target=Target(num_frames=22))
 def state(tiny_folder):
     components = Engine.open(tiny_folder).components
     state = pipeline.pack(components, pipeline.encode(components, pipeline.prepare(components, REQUEST)))
-    pipeline.denoise_step(components, state)
+    denoise_step(components, state)
     return state
 
 

@@ -5,6 +5,7 @@ import torch
 
 from talkies import Engine
 from talkies.engine.pipeline import path as pipeline
+from talkies.engine.pipeline.step import denoise_step
 from talkies.request import Target, VideoRequest
 
 
@@ -22,14 +23,14 @@ def fresh(engine, **changes):
 
 def finish(engine, state):
     while not state.done:
-        pipeline.denoise_step(engine.components, state)
+        denoise_step(engine.components, state)
     return state
 
 
 def test_a_restored_run_ends_in_the_same_bits(engine):
     whole = finish(engine, fresh(engine))
     broken = fresh(engine)
-    pipeline.denoise_step(engine.components, broken)
+    denoise_step(engine.components, broken)
     saved = {name: tensor.clone() for name, tensor in broken.tensors().items()}
     resumed = fresh(engine)
     resumed.restore(saved)

@@ -19,8 +19,10 @@ from torch.utils._pytree import tree_leaves
 
 from talkies import Engine
 from talkies.engine.pipeline import path as pipeline
+from talkies.engine.pipeline.step import denoise_step
 from talkies.engine.worker.batching import Batcher
 from talkies.model.modulation import StepModulation
+from talkies.placement.apply import runner_of
 from talkies.request import Condition, Target, VideoRequest
 from talkies.sampling.anchors import Anchors
 
@@ -111,6 +113,7 @@ def stepping(engine, tmp_path):
         for partition, dit in c.dits.items():
             moved = components.dits[partition] = copy.copy(dit)
             moved.__dict__["_modules"] = {name: _moved(child) for name, child in dit._modules.items()}
+        components.runners = {partition: runner_of(dit, partition) for partition, dit in components.dits.items()}
         for state in states:
             _on_fake_device(state)
         yield components, states
@@ -147,7 +150,7 @@ def test_a_step_waits_for_nothing(stepping):
     for state in states:
         with no_waits():
             while not state.done:
-                pipeline.denoise_step(components, state)
+                denoise_step(components, state)
         assert state.video_rows.device == DEVICE
 
 

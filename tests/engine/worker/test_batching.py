@@ -5,6 +5,7 @@ import torch
 
 from talkies import Engine
 from talkies.engine.pipeline import path as pipeline
+from talkies.engine.pipeline.step import denoise_step
 from talkies.engine.worker.batching import Batcher, batch_key
 from talkies.request import Target, VideoRequest
 
@@ -41,7 +42,7 @@ def test_together_equals_alone(engine):
     alone, together = requests(engine), requests(engine)
     for state in alone:
         while not state.done:
-            pipeline.denoise_step(engine.components, state)
+            denoise_step(engine.components, state)
     batcher = Batcher(engine.components)
     batcher.step([together[0]])  # they need not be at the same step
     while group := [state for state in together if not state.done]:
@@ -53,7 +54,7 @@ def test_together_equals_alone(engine):
 
 def test_one_alone_is_the_plain_step_bit_for_bit(engine):
     plain, batched = fresh(engine, "x"), fresh(engine, "x")
-    pipeline.denoise_step(engine.components, plain)
+    denoise_step(engine.components, plain)
     Batcher(engine.components).step([batched])
     assert torch.equal(plain.video_rows, batched.video_rows)
     assert torch.equal(plain.audio_rows, batched.audio_rows)
@@ -92,7 +93,7 @@ def test_only_states_that_may_share_have_a_key(engine):
     c = fresh(engine, "z")
     c.partition = "ref2va"  # another DiT
     assert batch_key(c) not in (batch_key(a), None)
-    pipeline.denoise_step(engine.components, b)
+    denoise_step(engine.components, b)
     assert b.done
     assert batch_key(b) is None
     a.step_cache = object()  # a cache of its own decides when to skip

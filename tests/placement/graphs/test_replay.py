@@ -11,8 +11,8 @@ from talkies.h3.packing import concat_layouts
 from talkies.h3.timesteps import step_plan
 from talkies.kernels.runs import RowRuns
 from talkies.model.chunking import Chunking
-from talkies.model.dit import PackedDiT
 from talkies.model.modulation import build_table
+from talkies.placement.apply import runner_of
 from talkies.placement.graphs import replay as module
 from talkies.placement.graphs.replay import Graphs, block_flop, is_small
 from talkies.placement.stream.layerwise import LayerwiseConfig, stream
@@ -26,8 +26,8 @@ CPU = torch.device("cpu")
 class Run:
     """One request of a tiny DiT: its embedded rows, its view, its modulations."""
 
-    def __init__(self, dit, layout=None, seed=1, num_sigmas=7):
-        self.dit, self.layout = dit, layout if layout is not None else tiny_layout()
+    def __init__(self, dit, blocks, layout=None, seed=1, num_sigmas=7):
+        self.dit, self.blocks, self.layout = dit, blocks, layout if layout is not None else tiny_layout()
         schedule = build_dual(num_sigmas)
         steps = zip(schedule.t_video, schedule.t_audio, strict=True)
         self.table = build_table(dit, [step_plan(self.layout, v, a) for v, a in steps])
@@ -37,22 +37,21 @@ class Run:
         self.x = dit.embed(video, audio, refined, self.layout)
 
     def step(self, index, x=None):
-        return self.dit.run_blocks(self.x if x is None else x, self.view, self.table.step(index))
+        return self.blocks(self.x if x is None else x, self.view, self.table.step(index))
 
     def eager(self, index, x=None):
-        return PackedDiT.run_blocks(self.dit, self.x if x is None else x, self.view, self.table.step(index))
+        return self.dit.run_blocks(self.x if x is None else x, self.view, self.table.step(index))
 
 
 def wrapped(**bounds):
     recorder = bounds.pop("recorder", None) or TapeRecorder()
     dit, graphs = tiny_dit(), Graphs(recorder, **bounds)
-    graphs.wrap(dit)
-    return dit, graphs, recorder
+    return dit, runner_of(dit, "tiny", graphs=graphs).blocks, graphs, recorder
 
 
 def test_every_step_of_a_run_equals_eager_and_the_third_one_replays():
-    dit, graphs, recorder = wrapped()
-    run = Run(dit)
+    dit, blocks, graphs, recorder = wrapped()
+    run = Run(dit, blocks)
     for index in range(len(run.table.steps)):
         kept = run.x.clone()
         out = run.step(index)
@@ -64,8 +63,8 @@ def test_every_step_of_a_run_equals_eager_and_the_third_one_replays():
 
 
 def test_what_a_caller_keeps_is_its_own():
-    dit, _, recorder = wrapped()
-    run = Run(dit)
+    dit, blocks, _, recorder = wrapped()
+    run = Run(dit, blocks)
     outs = [run.step(2) for _ in range(2)]
     kept = run.step(2, run.x)
     value = kept.clone()
@@ -77,8 +76,8 @@ def test_what_a_caller_keeps_is_its_own():
 
 
 def test_a_changed_modulation_is_seen():
-    dit, _, recorder = wrapped()
-    run = Run(dit)
+    dit, blocks, _, recorder = wrapped()
+    run = Run(dit, blocks)
     for index in (1, 2, 3, 4):
         assert torch.equal(run.step(index), run.eager(index))
     assert recorder.replayed >= 2
@@ -86,8 +85,8 @@ def test_a_changed_modulation_is_seen():
 
 
 def test_another_request_of_the_same_shape_uses_the_same_graph_with_its_own_positions():
-    dit, graphs, recorder = wrapped()
-    first, second = Run(dit, seed=1), Run(dit, seed=2)
+    dit, blocks, graphs, recorder = wrapped()
+    first, second = Run(dit, blocks, seed=1), Run(dit, blocks, seed=2)
     second.view = type(second.view)(second.view.sin_SA.clone(), second.view.cos_SA.clone(), second.view.documents)
     first.step(1), first.step(2)
     assert recorder.recorded == 1
@@ -98,17 +97,17 @@ def test_another_request_of_the_same_shape_uses_the_same_graph_with_its_own_posi
 
 @pytest.mark.parametrize("pad", [False, True])
 def test_several_documents_in_one_forward(pad):
-    dit, _, recorder = wrapped()
+    dit, blocks, _, recorder = wrapped()
     layout = concat_layouts([tiny_layout(), tiny_layout(5, keyframe=False, audio_latents=4)])
-    run = Run(dit, layout.padded() if pad else layout)
+    run = Run(dit, blocks, layout.padded() if pad else layout)
     for index in (1, 2, 3):
         assert torch.equal(run.step(index), run.eager(index))
     assert recorder.replayed == 2
 
 
 def test_other_documents_and_other_runs_are_other_graphs():
-    dit, graphs, recorder = wrapped()
-    run = Run(dit)
+    dit, blocks, graphs, recorder = wrapped()
+    run = Run(dit, blocks)
     for _ in range(2):
         run.step(2)
     exact = run.view.with_exact([(0, 3)])
@@ -118,25 +117,25 @@ def test_other_documents_and_other_runs_are_other_graphs():
     other = type(swapped)(swapped.params, runs, swapped.output, swapped.output_runs)
     for view, modulation in ((exact, run.table.step(2)), (run.view, other)):
         for _ in range(3):
-            want = PackedDiT.run_blocks(dit, run.x, view, modulation)
-            assert torch.equal(dit.run_blocks(run.x, view, modulation), want)
+            want = dit.run_blocks(run.x, view, modulation)
+            assert torch.equal(blocks(run.x, view, modulation), want)
     assert recorder.recorded == graphs.num_graphs == 3
 
 
 def test_a_part_of_the_blocks_is_a_graph_of_its_own():
-    dit, graphs, _ = wrapped()
-    run = Run(dit)
+    dit, blocks, graphs, _ = wrapped()
+    run = Run(dit, blocks)
     m = run.table.step(2)
     for _ in range(3):
-        half = dit.run_blocks(run.x, run.view, m, 0, 2)
-        whole = dit.run_blocks(half, run.view, m, 2)
+        half = blocks(run.x, run.view, m, 0, 2)
+        whole = blocks(half, run.view, m, 2)
         assert torch.equal(whole, run.eager(2))
     assert graphs.num_graphs == 2
 
 
 def test_chunks_and_another_backend_are_not_taken_for_the_old_ones():
-    dit, _, recorder = wrapped()
-    run = Run(dit)
+    dit, blocks, _, recorder = wrapped()
+    run = Run(dit, blocks)
     for _ in range(3):
         run.step(2)
     dit.use_chunking(Chunking(mlp_rows=64, head_groups=2))
@@ -152,8 +151,8 @@ def test_chunks_and_another_backend_are_not_taken_for_the_old_ones():
 
 
 def test_the_latest_used_stay_within_their_number():
-    dit, graphs, recorder = wrapped(max_graphs=2)
-    runs = [Run(dit, tiny_layout(length, keyframe=False)) for length in (3, 4, 5)]
+    dit, blocks, graphs, recorder = wrapped(max_graphs=2)
+    runs = [Run(dit, blocks, tiny_layout(length, keyframe=False)) for length in (3, 4, 5)]
     for run in runs:
         run.step(2), run.step(2)
     assert (recorder.recorded, graphs.num_graphs) == (3, 2)
@@ -164,19 +163,19 @@ def test_the_latest_used_stay_within_their_number():
 
 
 def test_a_stream_of_odd_sizes_neither_grows_nor_pushes_graphs_out():
-    dit, graphs, _ = wrapped(max_graphs=2)
-    steady = Run(dit)
+    dit, blocks, graphs, _ = wrapped(max_graphs=2)
+    steady = Run(dit, blocks)
     steady.step(2), steady.step(2)
     for length in range(1, 30):
-        Run(dit, tiny_layout(length, keyframe=False)).step(2)
+        Run(dit, blocks, tiny_layout(length, keyframe=False)).step(2)
         steady.step(2)
     assert graphs.num_graphs == 1
     assert len(graphs._known) <= module.SEEN_PER_GRAPH * 2
 
 
 def test_what_needs_too_much_memory_stays_eager_and_gives_all_back(caplog):
-    dit, graphs, recorder = wrapped(max_bytes=100_000, recorder=TapeRecorder(num_bytes=200_000))
-    run = Run(dit)
+    dit, blocks, graphs, recorder = wrapped(max_bytes=100_000, recorder=TapeRecorder(num_bytes=200_000))
+    run = Run(dit, blocks)
     for _ in range(4):
         assert torch.equal(run.step(2), run.eager(2))
     assert (recorder.recorded, recorder.replayed, graphs.num_graphs, graphs.held_bytes) == (1, 0, 0, 0)
@@ -185,8 +184,8 @@ def test_what_needs_too_much_memory_stays_eager_and_gives_all_back(caplog):
 
 
 def test_held_bytes_count_inputs_and_the_pool_even_after_a_graph_went():
-    dit, graphs, _ = wrapped(max_graphs=1)
-    first, second = Run(dit), Run(dit, tiny_layout(5, keyframe=False))
+    dit, blocks, graphs, _ = wrapped(max_graphs=1)
+    first, second = Run(dit, blocks), Run(dit, blocks, tiny_layout(5, keyframe=False))
     first.step(2), first.step(2)
     one = graphs.held_bytes
     assert one > 1000 + first.x.nbytes
@@ -199,21 +198,21 @@ def test_held_bytes_count_inputs_and_the_pool_even_after_a_graph_went():
 
 @pytest.mark.parametrize("error", [RuntimeError("operation not permitted"), torch.OutOfMemoryError("full")], ids=str)
 def test_a_recording_that_fails_is_said_once_and_the_forward_runs(error, caplog):
-    dit, graphs, recorder = wrapped(recorder=TapeRecorder(fails=error))
-    run = Run(dit)
+    dit, blocks, graphs, recorder = wrapped(recorder=TapeRecorder(fails=error))
+    run = Run(dit, blocks)
     for _ in range(4):
         assert torch.equal(run.step(2), run.eager(2))
     assert caplog.text.count(f"stays eager: {error}") == 1
     recorder.fails = None
     assert graphs.num_graphs == 0
-    other = Run(dit, tiny_layout(5, keyframe=False))
+    other = Run(dit, blocks, tiny_layout(5, keyframe=False))
     other.step(2), other.step(2)
     assert graphs.num_graphs == 1  # what was refused is that shape alone
 
 
 def test_moved_weights_drop_the_graphs():
-    dit, graphs, recorder = wrapped()
-    run = Run(dit)
+    dit, blocks, graphs, recorder = wrapped()
+    run = Run(dit, blocks)
     for _ in range(3):
         run.step(2)
     assert graphs.num_graphs == 1
@@ -235,8 +234,8 @@ def test_moved_weights_drop_the_graphs():
 
 
 def test_weights_changed_in_place_are_seen():
-    dit, _, recorder = wrapped()
-    run = Run(dit)
+    dit, blocks, _, recorder = wrapped()
+    run = Run(dit, blocks)
     for _ in range(3):
         run.step(2)
     dit.blocks[1].ff.up.weight.data.mul_(2)
@@ -245,8 +244,8 @@ def test_weights_changed_in_place_are_seen():
 
 
 def test_streamed_blocks_stay_eager():
-    dit, graphs, recorder = wrapped()
-    run = Run(dit)
+    dit, blocks, graphs, recorder = wrapped()
+    run = Run(dit, blocks)
     want = [run.step(2) for _ in range(3)][-1]
     dit.drop_adaln()
     streamed = stream(list(dit.blocks), CPU, LayerwiseConfig(slots=2))
@@ -260,13 +259,13 @@ def test_streamed_blocks_stay_eager():
 
 
 def test_large_forwards_stay_eager(monkeypatch):
-    dit, _, recorder = wrapped()
-    run = Run(dit)
+    dit, blocks, _, recorder = wrapped()
+    run = Run(dit, blocks)
     monkeypatch.setattr(module, "MAX_BLOCK_FLOP", block_flop(CONFIG, (run.layout.num_rows,)) - 1)
     for _ in range(3):
         run.step(2)
     assert recorder.recorded == 0
-    halves = Run(dit, concat_layouts([tiny_layout(3, keyframe=False)] * 2))
+    halves = Run(dit, blocks, concat_layouts([tiny_layout(3, keyframe=False)] * 2))
     assert is_small(CONFIG, (1,))
     assert not is_small(CONFIG, tuple(halves.layout.document_lengths) * 2)
 
@@ -280,9 +279,9 @@ def test_the_limit_divides_where_launching_hides():
 
 
 def test_under_inference_mode_and_outside_of_it():
-    dit, _, recorder = wrapped()
+    dit, blocks, _, recorder = wrapped()
     with torch.inference_mode():
-        run = Run(dit)
+        run = Run(dit, blocks)
         for _ in range(3):
             assert torch.equal(run.step(2), run.eager(2))
     with torch.no_grad():
@@ -294,8 +293,8 @@ def test_dropping_them_frees_what_they_held():
     import gc
     import weakref
 
-    dit, graphs, _ = wrapped()
-    run = Run(dit)
+    dit, blocks, graphs, _ = wrapped()
+    run = Run(dit, blocks)
     for _ in range(3):
         run.step(2)
     (graph,) = graphs._graphs()

@@ -38,7 +38,9 @@ from talkies.h3.timesteps import StepPlan
 from talkies.kernels import select as kernels
 from talkies.model.dit import PackedDiT
 from talkies.model.modulation import ModulationTable, build_table
+from talkies.model.runner import Runner
 from talkies.model.weights import DiTReader
+from talkies.placement.apply import runner_of
 from talkies.placement.components import Residency
 from talkies.placement.graphs.recorder import CudaRecorder
 from talkies.placement.graphs.replay import MAX_BYTES, Graphs
@@ -64,6 +66,7 @@ class Components:
     schedule: ReleaseSchedule
     attend: Trimmed
     dits: dict[str, PackedDiT]
+    runners: dict[str, Runner]  # what a step has run of each, see placement/apply.py
     readers: dict[str, DiTReader]
     text: Conditioner
     audio: AudioVAE
@@ -255,11 +258,11 @@ def _load(
     )
     if ranks is not None:
         ranks.wait_loaded()
-        for partition, dit in dits.by_partition.items():
-            ranks.leader.lead(partition, dit)
-    if graphs is not None:
-        for dit in dits.by_partition.values():
-            graphs.wrap(dit)
+    leader = None if ranks is None else ranks.leader
+    runners = {
+        partition: runner_of(dit, partition, graphs=graphs, leader=leader)
+        for partition, dit in dits.by_partition.items()
+    }
     on_stage("text encoder")
     with loading.part("text encoder") as part:
         encoder = place_text(
@@ -286,6 +289,7 @@ def _load(
         schedule=schedule,
         attend=attend,
         dits=dits.by_partition,
+        runners=runners,
         readers=dits.readers,
         text=Conditioner(FolderTokenizer.load(parts.tokenizer), PatchConfig.load(parts.processor), encoder),
         audio=audio,

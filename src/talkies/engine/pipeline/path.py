@@ -1,35 +1,32 @@
-"""The path of one request as plain functions: prepare, encode, pack, denoise_step, decode. Who calls them when is
-the scheduler's affair; nothing here keeps state between calls but what it is handed."""
+"""The path of one request as plain functions: prepare, encode, pack, denoise_step (``step.py``), decode. Who
+calls them when is the scheduler's affair; nothing here keeps state between calls but what it is handed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from talkies.attention.base import Exactness
 from talkies.codecs.finite import require_finite
 from talkies.codecs.text.encoder import TextCondition
 from talkies.engine.config import EngineConfig
 from talkies.engine.load.build import Components, parts_and_limits
 from talkies.engine.pipeline.condition_media import MediaAccess, SoundInput, encodable_frames
 from talkies.engine.pipeline.state import RequestState
+from talkies.engine.pipeline.step import exact_conditions
 from talkies.engine.pipeline.tasks import TASKS, Prepared
 from talkies.h3.conditions import AudioCondition, PackedCondition, VisualCondition
 from talkies.h3.geometry import Limits
-from talkies.h3.layout import Role
-from talkies.h3.packing import PackedLayout, audio_to_rows, build_layout, rows_to_audio, unpatchify_video
+from talkies.h3.packing import audio_to_rows, build_layout, rows_to_audio, unpatchify_video
 from talkies.h3.release_schedule import ReleaseSchedule, read_schedule
 from talkies.h3.timesteps import step_plan
-from talkies.model.block import RowView
 from talkies.placement.modulation_feed import ModulationFeed
 from talkies.request import VideoRequest
 from talkies.sampling import noise as sampling_noise
 from talkies.sampling.anchors import build_anchors
-from talkies.sampling.euler import euler_steps
 from talkies.sampling.noise import Noise
 from talkies.sampling.schedule import DualSchedule, build_dual
 from talkies.stepcache import registry as step_caches
@@ -178,7 +175,7 @@ def pack(components: Components, encoded: Encoded, *, output: int = 0, noise: No
 
     def refine(states_LT: Tensor) -> Tensor:
         components.residency.enter(f"dit.{partition}.refiner")
-        return dit.refine_text(states_LT.to(device))
+        return components.runners[partition].refine_text(states_LT.to(device))
 
     refined_text = encoded.refined_text(refine)
     step_cache = step_caches.create("off")
@@ -203,55 +200,6 @@ def pack(components: Components, encoded: Encoded, *, output: int = 0, noise: No
         warnings=list(prepared.warnings),
         conditions_used=prepared.conditions_used,
     )
-
-
-@torch.inference_mode()
-def denoise_step(components: Components, state: RequestState) -> None:
-    """One forward: both modalities move from their sigma to the next; condition rows stay bit for bit."""
-    dit, layout = components.dits[state.partition], state.layout
-    components.residency.enter(f"dit.{state.partition}")
-    modulation = state.feed.step(state.step)
-    x = dit.embed(state.video_rows, state.audio_rows, state.refined_text, layout)
-    if state.step_cache.decide(state.step, x):
-        x = state.step_cache.predict(state.step, x)
-    else:
-        out = dit.run_blocks(x, view_of_step(state, components.attend.exactness), modulation)
-        state.step_cache.observe(state.step, x, out)
-        x = out
-    advance([state], [dit.project(x, layout, modulation)])
-
-
-def advance(states: Sequence[RequestState], velocities: Sequence[tuple[Tensor, Tensor]]) -> None:
-    """Moves each state by its (video, audio) velocities, condition rows included: those are then pinned again.
-
-    All in a few launches; no state changes before all have been computed.
-    """
-    steps = [state.schedule.step(state.step) for state in states]
-    moved = euler_steps(
-        [rows for state in states for rows in (state.video_rows, state.audio_rows)],
-        [velocity for pair in velocities for velocity in pair],
-        [step for both in steps for step in (both.video, both.audio)],
-    )
-    for state, video_rows, audio_rows in zip(states, moved[::2], moved[1::2], strict=True):
-        state.anchors.pin(video_rows, audio_rows)
-        state.video_rows, state.audio_rows = video_rows, audio_rows
-        state.step += 1
-
-
-def exact_conditions(view: RowView, layout: PackedLayout, exactness: Exactness | None) -> RowView:
-    """The view of a request; an approximating attention is told which queries it may not approximate."""
-    if exactness is None or not exactness.condition_rows:
-        return view
-    conditions = (Role.VIDEO_CONDITION, Role.AUDIO_CONDITION)
-    spans = [(s.start, s.stop) for s in layout.segments if s.role in conditions]
-    return view.with_exact(spans) if spans else view
-
-
-def view_of_step(state: RequestState, exactness: Exactness | None) -> RowView:
-    """The view of the coming forward: whole forwards at the ends of a run are exact."""
-    if exactness is None or not exactness.whole_step(state.step, state.num_forwards):
-        return state.view
-    return state.view.with_exact([(0, state.layout.num_rows)])
 
 
 def target_latents(state: RequestState) -> tuple[Tensor, Tensor]:

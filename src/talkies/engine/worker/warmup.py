@@ -14,6 +14,7 @@ from talkies.capacity.cost import MEASURED_S, CostModel, pixels_of, saturation_r
 from talkies.engine.load.build import Components
 from talkies.engine.pipeline import path as pipeline
 from talkies.engine.pipeline.state import RequestState
+from talkies.engine.pipeline.step import denoise_step
 from talkies.engine.port.failure import out_of_memory
 from talkies.engine.worker.batching import Batcher
 from talkies.placement.graphs.replay import is_small
@@ -33,7 +34,7 @@ def warm_up(components: Components, *, max_num_seqs: int = 1) -> CostModel:
     began = time.perf_counter()
     state = _state(components, limits.min_frames)
     begin_s = time.perf_counter() - began
-    pipeline.denoise_step(components, state)  # the first one allocates, compiles and pages in
+    denoise_step(components, state)  # the first one allocates, compiles and pages in
     points = [_measure(components, limits.min_frames)]
     wave = pipeline.decode_audio(components, state)
     assert np.isfinite(wave).all()

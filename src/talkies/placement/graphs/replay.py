@@ -29,6 +29,7 @@ from talkies.kernels.runs import RowRuns
 from talkies.model.block import RowView
 from talkies.model.dit import PackedDiT
 from talkies.model.modulation import StepModulation
+from talkies.model.runner import BlockRunner
 from talkies.placement.graphs.recorder import Recorder, Recording
 from talkies.placement.graphs.weight_addresses import WeightAddresses
 
@@ -107,8 +108,9 @@ class _Graph:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One call of ``run_blocks``."""
+    """One call of ``run``, which runs the blocks of ``dit``."""
 
+    run: BlockRunner
     dit: PackedDiT
     x_SD: Tensor
     view: RowView
@@ -127,11 +129,11 @@ class _Call:
         )
 
     def eager(self) -> Tensor:
-        return PackedDiT.run_blocks(self.dit, self.x_SD, self.view, self.modulation, self.start, self.stop)
+        return self.run(self.x_SD, self.view, self.modulation, self.start, self.stop)
 
     def within(self, inputs: _Inputs) -> None:
         """The same on ``inputs``, whose ``x_SD`` becomes the result."""
-        out_SD = PackedDiT.run_blocks(self.dit, inputs.x_SD, inputs.view, inputs.modulation, self.start, self.stop)
+        out_SD = self.run(inputs.x_SD, inputs.view, inputs.modulation, self.start, self.stop)
         # Not kept where it is: then all that was allocated on the way is free for the next recording.
         inputs.x_SD.copy_(out_SD)
 
@@ -145,10 +147,6 @@ class Graphs:
         self._recorder = recorder
         self._known: OrderedDict[Hashable, _Seen | _Graph] = OrderedDict()
         self._pool_bytes = 0  # of all recordings since the pool is this one; it does not shrink when a graph goes
-
-    def wrap(self, dit: PackedDiT) -> None:
-        """From now on ``dit.run_blocks`` replays what it can."""
-        dit.run_blocks = GraphedBlocks(dit, self)  # type: ignore[method-assign]
 
     @property
     def num_graphs(self) -> int:
@@ -228,10 +226,10 @@ class Graphs:
 
 
 class GraphedBlocks:
-    """``run_blocks`` of one DiT: small forwards through graphs, all others as they are."""
+    """The blocks of one DiT: small forwards of ``run`` through graphs, all others as they are."""
 
-    def __init__(self, dit: PackedDiT, graphs: Graphs) -> None:
-        self._dit, self._graphs = dit, graphs
+    def __init__(self, run: BlockRunner, dit: PackedDiT, graphs: Graphs) -> None:
+        self._run, self._dit, self._graphs = run, dit, graphs
         self._watched = WeightAddresses(dit.blocks)
         self._addresses: tuple[int, ...] | None = None
 
@@ -239,7 +237,7 @@ class GraphedBlocks:
         self, x_SD: Tensor, view: RowView, modulation: StepModulation, start: int = 0, stop: int | None = None
     ) -> Tensor:
         """Returns a new [S, D]; ``x_SD`` is left as it was."""
-        call = _Call(self._dit, x_SD, view, modulation, start, stop)
+        call = _Call(self._run, self._dit, x_SD, view, modulation, start, stop)
         return self._graphs.run(call) if self._may_replay(call) else call.eager()
 
     def _may_replay(self, call: _Call) -> bool:

@@ -24,6 +24,7 @@ from talkies.kernels.runs import RowRuns
 from talkies.model.block import RowView
 from talkies.model.dit import PackedDiT
 from talkies.model.modulation import StepModulation
+from talkies.model.runner import BlockRunner, TextRefiner
 from talkies.placement.ranks.peers import Peers
 
 KEPT = 64  # documents, and runs of modulation entries, of requests that take turns
@@ -64,13 +65,18 @@ class Leader:
         self.failure: str | None = None  # what ended the ranks: they cannot be led any more
         self.busy = False  # inside something that all ranks run
 
-    def lead(self, partition: str, dit: PackedDiT) -> None:
-        """From now on what ``dit`` runs is run by all ranks."""
+    def lead(
+        self, partition: str, dtype: torch.dtype, run: BlockRunner, refine: TextRefiner
+    ) -> tuple[BlockRunner, TextRefiner]:
+        """What runs ``run`` and ``refine`` of ``partition`` on this rank and has all others run theirs.
+
+        ``dtype`` is that of the DiT's rows.
+        """
 
         def refine_text(states_LT: Tensor, documents: Documents | None = None) -> Tensor:
-            states_LT = states_LT.to(dit.dtype).contiguous()
+            states_LT = states_LT.to(dtype).contiguous()
             order = Refine(partition, _kind(states_LT), _bounds(documents))
-            return self._together(order, (states_LT,), lambda: PackedDiT.refine_text(dit, states_LT, documents))
+            return self._together(order, (states_LT,), lambda: refine(states_LT, documents))
 
         def run_blocks(
             x_SD: Tensor, view: RowView, modulation: StepModulation, start: int = 0, stop: int | None = None
@@ -86,10 +92,9 @@ class Leader:
                 runs=(modulation.runs.bounds, modulation.runs.entries),
                 documents=_bounds(view.documents),
             )
-            return self._together(order, given, lambda: PackedDiT.run_blocks(dit, x_SD, view, modulation, start, stop))
+            return self._together(order, given, lambda: run(x_SD, view, modulation, start, stop))
 
-        dit.refine_text = refine_text  # type: ignore[method-assign]
-        dit.run_blocks = run_blocks  # type: ignore[method-assign]
+        return run_blocks, refine_text
 
     def _together(self, order: Order, given: tuple[Tensor, ...], run: Callable[[], Tensor]) -> Tensor:
         if self.failure is not None:

@@ -1,0 +1,148 @@
+"""One forward, of one request or of several that share it, and the step that each of them moves by.
+
+Several requests are several attention documents of one sequence, and none sees another: rows meet only in attention,
+which keeps to documents; norms, projections and modulation work row by row. So a shared step equals the steps of each
+alone up to the rounding of larger matrix products, and a NaN stays where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from talkies.attention.base import Exactness
+from talkies.engine.load.build import Components
+from talkies.engine.pipeline.state import RequestState
+from talkies.h3.layout import Role, concat_layouts
+from talkies.h3.packing import PackedLayout
+from talkies.model.block import RowView
+from talkies.model.dit import PackedDiT
+from talkies.model.modulation import JointRuns, StepModulation, join_modulations
+from talkies.model.runner import BlockRun
+from talkies.sampling.euler import euler_steps
+from talkies.stepcache.off import Off
+
+_OFF = Off()
+
+
+@dataclass(frozen=True, slots=True)
+class StepGroup:
+    """What stays the same while the same requests step together, alone or shared."""
+
+    members: tuple[PackedLayout, ...]
+    layout: PackedLayout
+    view: RowView
+    refined_text: Tensor  # [L, D] of all members
+    num_video_rows: list[int]  # of each member
+    num_audio_rows: list[int]
+    runs: JointRuns = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, dit: PackedDiT, states: Sequence[RequestState]) -> StepGroup:
+        members = tuple(state.layout for state in states)
+        layout = members[0] if len(states) == 1 else concat_layouts(members)
+        return cls(
+            members,
+            layout,
+            states[0].view if len(states) == 1 else dit.view(layout),
+            _joined([state.refined_text for state in states]),
+            [member.num_video_rows for member in members],
+            [member.num_audio_rows for member in members],
+        )
+
+    def is_of(self, states: Sequence[RequestState]) -> bool:
+        same = zip(self.members, states, strict=False)
+        return len(self.members) == len(states) and all(member is state.layout for member, state in same)
+
+    def modulation(self, states: Sequence[RequestState]) -> StepModulation:
+        """Of the coming forward of each."""
+        each = [state.feed.step(state.step) for state in states]
+        return each[0] if len(each) == 1 else join_modulations(each, self.runs)
+
+
+@torch.inference_mode()
+def denoise_step(components: Components, *states: RequestState, group: StepGroup | None = None) -> StepGroup:
+    """One forward for all of ``states``: both modalities of each move from their sigma to the next one.
+
+    Condition rows stay bit for bit. All must be of one partition. Returns what they share; given back as ``group``, it
+    saves the next step of the same requests from making it again.
+    """
+    partitions = {state.partition for state in states}
+    assert len(partitions) == 1, partitions
+    partition = partitions.pop()
+    dit, runner = components.dits[partition], components.runners[partition]
+    components.residency.enter(f"dit.{partition}")
+    if group is None or not group.is_of(states):
+        group = StepGroup.of(dit, states)
+    modulation = group.modulation(states)
+    x = dit.embed(
+        _joined([state.video_rows for state in states]),
+        _joined([state.audio_rows for state in states]),
+        group.refined_text,
+        group.layout,
+    )
+    view = exact_view(group.view, states, components.attend.exactness)
+    run = BlockRun(runner.blocks, view, modulation, dit.config.num_layers)
+    # A policy decides for one request, while a shared forward runs or skips for the rows of all: see ``batch_key``.
+    cache = states[0].step_cache if len(states) == 1 else _OFF
+    x = cache.forward(states[0].step, x, run)
+    video, audio = dit.project(x, group.layout, modulation)
+    each = zip(video.split(group.num_video_rows), audio.split(group.num_audio_rows), strict=True)
+    advance(states, list(each))
+    return group
+
+
+def advance(states: Sequence[RequestState], velocities: Sequence[tuple[Tensor, Tensor]]) -> None:
+    """Moves each state by its (video, audio) velocities, condition rows included: those are then pinned again.
+
+    All in a few launches; no state changes before all have been computed.
+    """
+    steps = [state.schedule.step(state.step) for state in states]
+    moved = euler_steps(
+        [rows for state in states for rows in (state.video_rows, state.audio_rows)],
+        [velocity for pair in velocities for velocity in pair],
+        [step for both in steps for step in (both.video, both.audio)],
+    )
+    for state, video_rows, audio_rows in zip(states, moved[::2], moved[1::2], strict=True):
+        state.anchors.pin(video_rows, audio_rows)
+        state.video_rows, state.audio_rows = video_rows, audio_rows
+        state.step += 1
+
+
+def exact_conditions(view: RowView, layout: PackedLayout, exactness: Exactness | None) -> RowView:
+    """The view of a request; an approximating attention is told which queries it may not approximate."""
+    if exactness is None or not exactness.condition_rows:
+        return view
+    conditions = (Role.VIDEO_CONDITION, Role.AUDIO_CONDITION)
+    spans = [(s.start, s.stop) for s in layout.segments if s.role in conditions]
+    return view.with_exact(spans) if spans else view
+
+
+def view_of_step(state: RequestState, exactness: Exactness | None) -> RowView:
+    """The view of the coming forward: whole forwards at the ends of a run are exact."""
+    if exactness is None or not exactness.whole_step(state.step, state.num_forwards):
+        return state.view
+    return state.view.with_exact([(0, state.layout.num_rows)])
+
+
+def exact_view(view: RowView, states: Sequence[RequestState], exactness: Exactness | None) -> RowView:
+    """The joint view of the coming forward; what each request would have exact alone is exact here, too."""
+    if len(states) == 1:
+        return view_of_step(states[0], exactness)
+    if exactness is None:
+        return view
+    spans: list[tuple[int, int]] = []
+    offset = 0
+    for state in states:
+        documents = view_of_step(state, exactness).documents
+        spans.extend((a + offset, b + offset) for a, b in (documents.exact if documents else ()))
+        offset += state.layout.num_rows
+    return view.with_exact(spans) if spans else view
+
+
+def _joined(tensors: list[Tensor]) -> Tensor:
+    """One after another; a single one is not copied."""
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
