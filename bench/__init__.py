@@ -1,10 +1,12 @@
-"""One script per claim; each writes ``results/<bench>-<device>.json``. Against a peer, outputs are compared first.
+"""One script or folder per claim, run as ``python -m bench.NAME``; each writes ``results/<bench>-<device>.json``.
 
-    dit_forward    a forward against its floor and diffusers          one GPU    dit_forward_*.py are its parts
-    memory         streaming, plans and budgets, two ranks            GPUs       memory_*.py are its parts
+Against a peer, outputs are compared first.
+
+    dit_forward    a forward against its floor and diffusers          one GPU
+    memory         streaming, plans and budgets, two ranks            GPUs
     text_encoder   bf16 and fp8, sdpa and fa3                         one GPU
     precision      how far a cheaper precision moves a clip
-    meaning        does a clip show and sound like its prompt?        CPU        meaning_*.py are its parts
+    meaning        does a clip show and sound like its prompt?        CPU
     e2e_cpu        prompt to MP4 against diffusers                    CPU
     load           nothing lost, nothing twice, through kill -9       CPU
     scheduling     who waits how long under each policy               CPU

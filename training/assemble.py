@@ -11,8 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from training import text, world
+from training import world
 from training.components import NUM_LIVE_TEXT_LAYERS, PATCH, SPATIAL_FACTOR
+from training.dit import text
 
 SHIFTS = {"scheduler": 3.0, "audio_scheduler": 2.0}
 CANVAS_MAX_PIXELS = 144 * 64

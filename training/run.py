@@ -15,19 +15,10 @@ from pathlib import Path
 
 import torch
 
-from training import (
-    assemble,
-    audio_vae,
-    dataset,
-    evaluate,
-    ranks,
-    ref_stage,
-    sample,
-    tokenizer,
-    train_dit,
-    train_video_vae,
-    world,
-)
+from training import assemble, ranks, tokenizer, world
+from training.codecs import audio_vae, train_video_vae
+from training.dit import dataset, evaluate, sample, train_dit
+from training.ref2va import ref_stage
 
 STAGES = ("tokenizer", "audio_vae", "video_vae", "dit", "ref_dit")
 

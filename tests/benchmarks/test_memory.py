@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bench import memory, memory_e2e, memory_ranks
+from bench.memory import __main__ as memory
+from bench.memory import e2e, ranks
 from talkies.benchmarks import forward as fw
 from talkies.benchmarks.random_dit import RandomDiT
 from talkies.errors import ConfigError
@@ -42,9 +43,7 @@ def test_two_ranks_of_the_smoke_run_agree_with_one(tmp_path):
 
 def test_a_rank_that_fails_ends_the_bench_by_name(capfd):
     config = replace(memory.SMOKE_CONFIG, num_attention_heads=7)
-    found = memory_ranks.measure(
-        config, memory.SMOKE_SHAPES[2], torch.device("cpu"), "reference", "sdpa", ("tp_bf16",), 60.0
-    )
+    found = ranks.measure(config, memory.SMOKE_SHAPES[2], torch.device("cpu"), "reference", "sdpa", ("tp_bf16",), 60.0)
     assert found["check both ranks ran to their end"] == 0
     assert "tensor_parallel=2 does not divide 7 heads" in capfd.readouterr().err
 
@@ -116,18 +115,18 @@ def test_a_step_of_the_whole_clip_leaves_nothing_under_the_next(monkeypatch):
     """As many bytes at the highest point of three forwards as of one: what a step kept would be in no plan."""
     # What comes after the forwards is larger at this size.
     monkeypatch.setattr(packing, "unpatchify_video", lambda rows, *sizes: rows)
-    monkeypatch.setattr(memory_e2e, "_sizes_of", lambda inputs: (1, 1, 1))
+    monkeypatch.setattr(e2e, "_sizes_of", lambda inputs: (1, 1, 1))
     source = RandomDiT(fw.TINY, torch.device("cpu"), torch.float32)
     with torch.inference_mode():
         inputs = fw.make_inputs(source, [fw.SMOKE], torch.device("cpu"), torch.float32)
         dit = fw.make_dit(source, torch.device("cpu"), torch.float32, attend="sdpa", kernels="reference")
-        step = memory_e2e.Step(dit, inputs)
+        step = e2e.Step(dit, inputs)
         peaks = []
         with Meter() as meter:
             for forwards in (1, 1, 3):  # the first one meets the weights, which then count as well
-                monkeypatch.setattr(memory_e2e, "NUM_FORWARDS", forwards)
+                monkeypatch.setattr(e2e, "NUM_FORWARDS", forwards)
                 meter.peak = meter.live
-                memory_e2e._denoise(step)
+                e2e._denoise(step)
                 peaks.append(meter.peak)
     stream = inputs.layout.num_rows * fw.TINY.hidden_size * 4
     assert peaks[1] > stream
@@ -137,4 +136,4 @@ def test_a_step_of_the_whole_clip_leaves_nothing_under_the_next(monkeypatch):
 def test_an_unknown_part_is_refused(tmp_path):
     assert memory.main(["--smoke", "--parts", "sharing", "--out", str(tmp_path)]) == 2
     with pytest.raises(ConfigError, match=r"unknown rank part 'tp_int4'.*tp_fp8, tp_bf16"):
-        memory_ranks.measure(memory.SMOKE_CONFIG, memory.SMOKE_SHAPES[0], None, "reference", "sdpa", ("tp_int4",), 1.0)
+        ranks.measure(memory.SMOKE_CONFIG, memory.SMOKE_SHAPES[0], None, "reference", "sdpa", ("tp_int4",), 1.0)

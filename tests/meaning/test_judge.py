@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from training import world
-from training.judge import FRAME_MS, Verdict, judge, score
+from training.judge.verdict import FRAME_MS, Verdict, judge, score
 
 CLIPS_PER_CANVAS = {22: 2, 56: 2, 124: 1}
 

@@ -1,4 +1,4 @@
-"""The embedded checkpoint makes what it is asked for: a small part of `bench/meaning.py`, with its real thresholds.
+"""The embedded checkpoint makes what it is asked for: a small part of `bench/meaning`, with its real thresholds.
 
 One clip more or less right is a few per cent here, so the floors are those of the bench minus one clip (of the offsets:
 minus the events of one).
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import pytest
 
-from bench.meaning import FRAME_COUNTS, jobs_of
-from bench.meaning_cases import CASES, KEYFRAME_CASES, QUICK
-from bench.meaning_clips import Job, Outcome, run_jobs
-from bench.meaning_references import REFERENCE_CASES
-from bench.meaning_report import FOLLOWED, THRESHOLDS, followed_of, report, scores_of
+from bench.meaning.__main__ import FRAME_COUNTS, jobs_of
+from bench.meaning.cases import CASES, KEYFRAME_CASES, QUICK
+from bench.meaning.clips import Job, Outcome, run_jobs
+from bench.meaning.references import REFERENCE_CASES
+from bench.meaning.report import FOLLOWED, THRESHOLDS, followed_of, report, scores_of
 from training import world
 
 pytestmark = pytest.mark.timeout(1200)  # the first test makes all clips: a minute on two idle cores

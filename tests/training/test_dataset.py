@@ -3,7 +3,8 @@ import random
 import torch
 from tokenizers import Tokenizer
 
-from training import dataset, tokenizer, world
+from training import tokenizer, world
+from training.dit import dataset
 
 
 def test_pairs_of_one_draw_share_their_length_and_belong_to_their_clips(tmp_path):

@@ -6,7 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from training import audio_vae, reference_data, reference_prompts, world
+from training import world
+from training.codecs import audio_vae
+from training.ref2va import reference_data, reference_prompts
 
 CANVAS = world.CANVASES["16:9"]
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from talkies.attention import registry
 from talkies.codecs.text.encoder import Conditioner
 from talkies.codecs.text.encoder import TextEncoder as EngineTextEncoder
 from talkies.codecs.text.patches import PatchConfig
@@ -12,10 +11,12 @@ from talkies.codecs.text.presentation import EncoderAudio, EncoderImage, Encoder
 from talkies.codecs.text.tokens import FolderTokenizer
 from talkies.h3.packing import build_layout
 from talkies.h3.timesteps import step_plan
-from talkies.model.weights import load_dit
-from training import assemble, dit_batched, references, text, tokenizer, world
+from tests.dit_files import load_dit
+from training import assemble, tokenizer, world
 from training.components import DIT
-from training.references import Reference
+from training.dit import batched, text
+from training.ref2va import references
+from training.ref2va.references import Reference
 
 PROMPT = "Continuing video 1, the object bounces, with the sound of audio 1."
 WIDE, TALL, SQUARE = (world.CANVASES[name] for name in ("16:9", "3:4", "1:1"))
@@ -62,7 +63,7 @@ def parts(tmp_path_factory):
     conditioner = Conditioner(
         FolderTokenizer.load(folder / "tokenizer"), patches, EngineTextEncoder.load(folder / "text_encoder")
     )
-    engine_dit = load_dit(folder / "transformer", dtype=torch.float32, attend=registry.create("sdpa"))
+    engine_dit = load_dit(folder / "transformer", dtype=torch.float32)
     return tok, encoder, dit, conditioner, engine_dit
 
 
@@ -109,7 +110,7 @@ def test_a_batch_equals_the_engine(parts, case):
 
     canvas = world.CANVASES["1:1"]
     base = references.layout_of(canvas, 39, refs, presentation)
-    placed = dit_batched.Placer(dit.rope.inv_freq, torch.float32)(base, len(prompt))
+    placed = batched.Placer(dit.rope.inv_freq, torch.float32)(base, len(prompt))
     layout = placed.layout
     packed = build_layout(
         text_tags=theirs.tags,
@@ -133,7 +134,7 @@ def test_a_batch_equals_the_engine(parts, case):
     condition_audio = [b[0] for b in conditions if b.shape[-1] == 16]
     for tv, ta in ((0.3, 0.55), (0.9995, 0.99)):
         tv, ta = torch.tensor([tv]), torch.tensor([ta])
-        ours = dit_batched.forward(dit, placed, rows, conditions, audio, video, tv, ta)
+        ours = batched.forward(dit, placed, rows, conditions, audio, video, tv, ta)
         engine = engine_dit(
             torch.cat([*condition_video, video[0]]),
             torch.cat([*condition_audio, audio[0]]),

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from training import dit_batched, text, tokenizer, world
+from training import tokenizer, world
 from training.components import DIT
+from training.dit import batched, text
 
 PROMPT = "A red ball bounces, with a bell."
 KEYFRAMES = [(), ("first",), ("last",), ("first", "last")]
@@ -42,7 +43,10 @@ def test_text_rows_and_velocities_equal_the_stock_models(parts, keyframes, canva
         features = tuple(x.flatten(0, 1)[None] for x in encoder.vision(images, canvas))
         size = text.encoder_image_size(canvas)
         grid = torch.tensor([[1, size[0] // 16, size[1] // 16]] * len(keyframes))
-        vision = {"pixel_values": text.to_patches(images, size).flatten(0, 1), "image_grid_thw": grid}
+        vision = {
+            "pixel_values": text.pair_to_patches(torch.stack((images, images), 1), size).flatten(0, 1),
+            "image_grid_thw": grid,
+        }
     rows = encoder(presentation, torch.tensor([prompt]), features)
     pad = tokenizer.special_ids(tok)["<|image_pad|>"]
     stock_rows = stock_encoder.model(
@@ -55,11 +59,11 @@ def test_text_rows_and_velocities_equal_the_stock_models(parts, keyframes, canva
     ).hidden_states[50]
     assert torch.allclose(rows, stock_rows, atol=1e-5)
 
-    base = dit_batched.Layout(canvas, num_frames, keyframes, presentation.is_vision)
-    placed = dit_batched.Placer(dit.rope.inv_freq, torch.float32)(base, len(prompt))
+    base = batched.Layout(canvas, num_frames, keyframes, presentation.is_vision)
+    placed = batched.Placer(dit.rope.inv_freq, torch.float32)(base, len(prompt))
     layout = placed.layout
     tags = torch.where(torch.tensor(layout.text_is_vision), 0, 1)
-    latents = dit_batched.num_latent_frames(num_frames)
+    latents = batched.num_latent_frames(num_frames)
     position, row_tags, video_i, audio_i, text_i, num_conditions, _ = MiniMaxH3PrepareLayoutStep.build_packed_sequence(
         tags, latents, *layout.latent_size, world.num_audio_latents(num_frames), (1, 2, 2), 2, 2, 0, keyframes
     )
@@ -72,14 +76,14 @@ def test_text_rows_and_velocities_equal_the_stock_models(parts, keyframes, canva
     stock = dit(
         torch.cat([condition, video], 1), audio, rows, times, time_i, row_tags, position, video_i, audio_i, text_i
     )
-    ours = dit_batched.forward(dit, placed, rows, condition, audio, video, torch.tensor([0.3]), torch.tensor([0.55]))
+    ours = batched.forward(dit, placed, rows, condition, audio, video, torch.tensor([0.3]), torch.tensor([0.55]))
     assert torch.allclose(ours[0], stock.sample[:, num_conditions:], atol=1e-5)
     assert torch.allclose(ours[1], stock.audio_sample, atol=1e-5)
 
 
 def test_rows_survive_patchify():
     latents = torch.randn(2, 16, 7, 8, 14)
-    assert torch.equal(dit_batched.unpatchify(dit_batched.patchify(latents), (8, 14)), latents)
+    assert torch.equal(batched.unpatchify(batched.patchify(latents), (8, 14)), latents)
 
 
 def test_a_saved_tokenizer_reads_the_same_under_every_loader(tmp_path):

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from training import video_vae, world
+from training import world
+from training.codecs import video_vae
 from training.components import VIDEO_VAE, normalize_pixels
 
 

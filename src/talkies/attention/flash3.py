@@ -16,7 +16,7 @@ from talkies.errors import InvalidRequest
 from talkies.kernels.fp8 import scale_of
 from talkies.kernels.select import Ops
 
-# Rows up to which the error of the e4m3 kernel was measured (bench/dit_forward.py's size, in blocks of 64).
+# Rows up to which the error of the e4m3 kernel was measured (bench/dit_forward's size, in blocks of 64).
 FP8_TESTED_ROWS = 58_816
 
 

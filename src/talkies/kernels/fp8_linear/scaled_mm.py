@@ -10,7 +10,7 @@ from talkies.kernels.fp8_linear import reference
 
 ALIGNMENT = 16  # of inputs and outputs, from cuBLAS
 # Hopper adds e4m3 products in about 14 bits between promotions to float32; with fast accumulation it never promotes.
-# What that costs next to the rounding of the operands is a number of bench/dit_forward.py.
+# What that costs next to the rounding of the operands is a number of bench/dit_forward.
 FAST_ACCUMULATION = True
 
 

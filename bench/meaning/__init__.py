@@ -1,0 +1,1 @@
+"""Does a clip show and sound like its prompt? ``python -m bench.meaning``."""

@@ -1,0 +1,1 @@
+"""The ref2va partition: references, their prompts and data, fine-tuning and figures."""
