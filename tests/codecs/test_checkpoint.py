@@ -6,13 +6,17 @@ import sys
 
 import pytest
 
-from talkies.codecs.limits import read_limits
+from talkies.codecs.limits import limits_of
 from talkies.errors import CheckpointError
 from talkies.h3.partitions import find_parts
 from tests.codecs import tiny
 from tests.tiny_checkpoint import AUDIO_VAE, VAE
 
 DIT = {"in_channels": 4, "audio_in_channels": 8, "patch_size": [1, 2, 2]}
+
+
+def read_limits(folder):
+    return limits_of(find_parts(folder))
 
 
 @pytest.fixture
@@ -149,7 +153,8 @@ def test_a_partition_under_the_wrong_name_is_refused(tmp_path):
 
 def test_no_library_is_imported_for_limits(port):
     code = (
-        "import sys; from talkies.codecs.limits import read_limits; read_limits(sys.argv[1]);"
+        "import sys; from talkies.codecs.limits import limits_of; from talkies.h3.partitions import find_parts;"
+        "limits_of(find_parts(sys.argv[1]));"
         "assert not {'transformers', 'diffusers'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code, str(port)], check=True)

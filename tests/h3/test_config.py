@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import dataclasses
+from math import prod
 
 import pytest
 
 from talkies.errors import CheckpointError
 from talkies.h3.config import ORIGINAL_KEYS, DiTConfig
+from talkies.h3.dit_keys import all_specs
 
 PORT = dataclasses.asdict(DiTConfig())
 TO_ORIGINAL = {port: original for original, port in ORIGINAL_KEYS.items()}
@@ -23,7 +25,7 @@ def test_derived_sizes():
     assert config.video_row_dim == 96
     assert config.adaln_out_features == 96_768
     assert config.final_adaln_out_features == 10_752
-    assert config.num_parameters == 33_122_992_896
+    assert sum(prod(spec.shape) for spec in all_specs(config)) == 33_122_992_896
     stated = {"adaln_out_features": 96_768, "final_adaln_out_features": 10_752}
     assert DiTConfig.from_dict(stated) == config
 

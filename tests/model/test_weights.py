@@ -7,14 +7,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from talkies.attention import registry
 from talkies.errors import CheckpointError
 from talkies.files.location import model_hash, resolve_checkpoint
 from talkies.h3 import dit_keys as keys
-from talkies.h3.dit_keys import Layout, convert_dit
+from talkies.h3.dit_keys import Layout
 from talkies.h3.timesteps import step_plan
 from talkies.model.modulation import build_table
-from talkies.model.weights import DiTReader, load_dit
+from talkies.model.weights import DiTReader
+from tests.dit_files import convert_dit, load_dit
 from tests.model.tiny import CONFIG, tiny_dit, tiny_layout, tiny_rows
 
 LAYOUTS = list(Layout)
@@ -65,7 +65,7 @@ def test_every_layout_loads_the_same_model(layout, shards, tmp_path):
 def test_islands_stay_float32(dtype, tmp_path):
     # The embedded checkpoint stores everything in 16 bits; islands come back as float32 all the same.
     folder = _save(tmp_path, {k: v.bfloat16() for k, v in _tensors().items()})
-    dit = load_dit(folder, dtype=dtype, attend=registry.create("sdpa"))
+    dit = load_dit(folder, dtype=dtype)
     islands = {spec.name for spec in keys.all_specs(CONFIG) if spec.island}
     assert islands
     for name, parameter in dit.named_parameters():
@@ -75,8 +75,8 @@ def test_islands_stay_float32(dtype, tmp_path):
 
 def test_a_model_without_adaln_runs_from_the_readers_table(tmp_path):
     folder = _save(tmp_path, _tensors())
-    whole = load_dit(folder, dtype=torch.float32, attend=registry.create("sdpa"))
-    lean = load_dit(folder, dtype=torch.float32, attend=registry.create("sdpa"), adaln=False)
+    whole = load_dit(folder, dtype=torch.float32)
+    lean = load_dit(folder, dtype=torch.float32, adaln=False)
     layout = tiny_layout()
     plan = step_plan(layout, torch.tensor(0.3), torch.tensor(0.6))
     table = build_table(DiTReader(folder, dtype=torch.float32), [plan])
@@ -141,7 +141,7 @@ def test_what_is_missing_is_named(tmp_path):
     whole = _save(tmp_path / "whole", _tensors())
     (whole / "config.json").unlink()
     with pytest.raises(CheckpointError, match=r"config\.json is missing"):
-        load_dit(whole, dtype=torch.float32, attend=registry.create("sdpa"))
+        load_dit(whole, dtype=torch.float32)
 
 
 def test_an_index_cannot_leave_its_folder(tmp_path):

@@ -7,10 +7,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from talkies.attention import registry
 from talkies.h3.config import DiTConfig
-from talkies.model.weights import load_dit
 from tests import tiny_checkpoint
+from tests.dit_files import load_dit
 
 TINY = tiny_checkpoint.DIT
 
@@ -37,4 +36,4 @@ def our_dit(oracle, folder: Path, dtype: torch.dtype = torch.float32, **kwargs):
     file = folder / "diffusion_pytorch_model.safetensors"
     save_file({k: v.contiguous() for k, v in oracle.state_dict().items()}, file)
     config = DiTConfig.from_dict(dict(oracle.config))
-    return load_dit(file, config, dtype=dtype, attend=registry.create("sdpa"), **kwargs)
+    return load_dit(file, config, dtype=dtype, **kwargs)

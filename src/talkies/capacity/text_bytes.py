@@ -21,7 +21,6 @@ class TextSizes:
     head_dim: int = 128
     vocabulary: int = 151_936
     vision_parameters: int = 576_000_000
-    vision_width: int = 1152
     num_vision_layers: int = 27
     vision_layer_parameters: int = 15_239_504  # of vision_parameters
 

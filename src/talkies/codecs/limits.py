@@ -12,7 +12,7 @@ from talkies.codecs.video.config import VideoVAEConfig
 from talkies.errors import CheckpointError
 from talkies.files.component_folders import read_json
 from talkies.h3.geometry import Limits
-from talkies.h3.partitions import Parts, find_parts
+from talkies.h3.partitions import Parts
 from talkies.values import NAMED_RATIOS, parse_ratio
 
 FPS = 24  # of the model; no config states it
@@ -35,16 +35,11 @@ SETTINGS_OTHERS = (
 )
 
 
-def read_limits(folder: Path | str) -> Limits:
-    """What the checkpoint in ``folder`` can make, from its configs alone; its ``talkies.json`` has the last word.
-
-    Raises ``CheckpointError`` for a missing part or configs that contradict each other.
-    """
-    return limits_of(find_parts(folder))
-
-
 def limits_of(parts: Parts) -> Limits:
-    """:func:`read_limits` for parts already found."""
+    """What a checkpoint can make, from its configs alone; its ``talkies.json`` has the last word.
+
+    Raises ``CheckpointError`` for configs that contradict each other.
+    """
     video = VideoVAEConfig.read(parts.video_vae)
     audio = AudioVAEConfig.read(parts.audio_vae)
     patch_size = _patch_size(parts, video.latent_channels, audio.latent_channels)

@@ -68,8 +68,6 @@ class Memo:
     def __init__(self, budget_bytes: int = DEFAULT_BUDGET_BYTES) -> None:
         self.budget_bytes = budget_bytes
         self.used_bytes = 0
-        self.hits = 0
-        self.misses = 0
         self._values: OrderedDict[str, tuple[Any, int]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -77,9 +75,7 @@ class Memo:
         with self._lock:
             found = self._values.get(key)
             if found is None:
-                self.misses += 1
                 return None
-            self.hits += 1
             self._values.move_to_end(key)
             return found[0]
 

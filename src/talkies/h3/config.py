@@ -123,17 +123,6 @@ class DiTConfig:
     def num_angles(self) -> int:
         return 3 * self.rope_freq_dim
 
-    @property
-    def num_parameters(self) -> int:
-        d, t = self.hidden_size, self.time_embed_dim
-        body = 4 * self.inner_dim * d + 2 * self.attention_head_dim + 3 * self.ffn_dim * d + 2 * d
-        adaln = (t + 1) * self.adaln_out_features
-        inputs = (self.video_row_dim + 1) * d + (self.audio_in_channels + 1) * d + (self.text_dim + 1) * d
-        time = (self.freq_dim + 1) * self.time_embed_hidden_dim + (self.time_embed_hidden_dim + 1) * t
-        outputs = d + (t + 1) * 2 * d + (d + 1) * (self.video_row_dim + self.audio_in_channels)
-        refiner = self.num_refiner_layers * body + d
-        return self.num_layers * (body + adaln) + refiner + inputs + time + outputs
-
 
 def _checked(key: str, value: Any, kind: type) -> Any:
     """``value`` as ``kind``, or ``CheckpointError``: a string or a list in place of a number is never guessed at."""

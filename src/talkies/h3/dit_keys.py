@@ -6,7 +6,7 @@ interleaves queries, keys and values per head, and it swaps the halves of the ga
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from talkies.h3.config import DiTConfig
-from talkies.h3.rope import inverse_frequencies
 
 ROPE_KEY = "rope.inv_freq"  # stored by the original, recomputed by us and by the port
 
@@ -191,19 +190,6 @@ def split(spec: Spec, tensor: Tensor, layout: Layout, config: DiTConfig) -> tupl
     if spec.form is Form.GATED and layout is not Layout.PORT:
         return (_swap_halves(tensor),)
     return (tensor,)
-
-
-def convert_dit(
-    tensors: Mapping[str, Tensor], config: DiTConfig, *, source: Layout, target: Layout
-) -> dict[str, Tensor]:
-    """A whole state dict from one layout to the other; bit-equal both ways, dtypes kept."""
-    converted: dict[str, Tensor] = {}
-    for spec in all_specs(config):
-        ours = join(spec, [tensors[key] for key in file_keys(spec.name, source)], source, config)
-        converted.update(zip(file_keys(spec.name, target), split(spec, ours, target, config), strict=True))
-    if target is not Layout.PORT:
-        converted[ROPE_KEY] = inverse_frequencies(config.rope_freq_dim, config.rope_theta)
-    return converted
 
 
 def _by_kind(weight: Tensor, config: DiTConfig) -> Tensor:

@@ -219,25 +219,6 @@ def as_it_is(name: str, tensor: Tensor) -> dict[str, Tensor]:
     return {name: tensor}
 
 
-def load_dit(
-    path: Path | str,
-    config: DiTConfig | None = None,
-    *,
-    dtype: torch.dtype,
-    attend: Attend,
-    text_attend: Attend | None = None,
-    ops: Ops = REFERENCE,
-    adaln: bool = True,
-    place: Place = as_it_is,
-) -> PackedDiT:
-    """A DiT in evaluation mode; ``config`` defaults to the folder's ``config.json``.
-
-    Without ``adaln`` the AdaLN projections are never read: build tables from a :class:`DiTReader`.
-    """
-    reader = DiTReader(path, config, dtype)
-    return build_dit(reader, attend=attend, text_attend=text_attend, ops=ops, adaln=adaln, place=place)
-
-
 def build_dit(
     source: DiTSource,
     *,
@@ -248,8 +229,12 @@ def build_dit(
     place: Place = as_it_is,
     settle: Settle = where_it_is,
 ) -> PackedDiT:
-    """The same from any source. Tensors pass through ``place`` one by one, so that loading needs the finished size
-    and what one block holds besides, whatever ``place`` makes of them."""
+    """A DiT in evaluation mode.
+
+    Tensors pass through ``place`` one by one, so that loading needs the finished size and what one block holds besides,
+    whatever ``place`` makes of them. Without ``adaln`` the AdaLN projections are never read: build tables from the
+    source.
+    """
     with torch.device("meta"):
         dit = PackedDiT(source.config, attend=attend, text_attend=text_attend, ops=ops, adaln=adaln)
     for name, tensor in source.top(adaln=adaln):

@@ -21,7 +21,6 @@ def test_ids_are_those_of_the_transformers_tokenizer(tiny_parts, folder):
     for text in ("a robot dances", " <d>[English] hi</d>\n", "naïve 漢字 🎺", "<|image_pad|>x"):
         assert ours.encode(text) == theirs(text, add_special_tokens=False)["input_ids"]
     assert ours.token_id("<d>") == theirs.convert_tokens_to_ids("<d>")
-    assert ours.vocab_size == len(theirs)
 
 
 def test_tokens_that_only_the_config_declares_are_added_at_their_ids(tiny_parts, folder):

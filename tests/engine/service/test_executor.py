@@ -154,28 +154,6 @@ def test_a_cancel_reaches_the_worker_between_steps(client):
     assert not job.outputs[0].exists()
 
 
-def test_a_paused_job_waits_and_ends_in_the_same_bytes(client):
-    plain = client.submit("plain", num_sigmas=40, seed=5)
-    client.wait("plain")
-    once = []
-
-    def act(event):
-        if event.job_id == "paused" and event.stage == "denoise" and not once:
-            once.append(event.step)
-            client.executor.pause("paused")
-
-    client.on_event = act
-    job = client.submit("paused", prompt="plain", num_sigmas=40, seed=5)
-    with client.changed:
-        assert client.changed.wait_for(lambda: client.kinds("paused")["queued"] == 2, PATIENCE_S)
-    client.submit("meanwhile")
-    client.wait("meanwhile")
-    assert not client.ended("paused")
-    client.executor.unpause("paused")
-    client.wait("paused")
-    assert job.outputs[0].read_bytes() == plain.outputs[0].read_bytes()
-
-
 def test_mixed_jobs_each_end_once_and_memory_stays_flat(client):
     client.until_ready()
 

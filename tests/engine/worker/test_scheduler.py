@@ -101,17 +101,6 @@ def test_a_cancelled_job_is_never_chosen_again():
     assert scheduler.next() == ("b",)
 
 
-def test_a_paused_job_waits_until_it_is_resumed():
-    scheduler, _ = started(jobs={"a": 3, "b": 9})
-    assert scheduler.pause("a")
-    assert scheduler.next() == ("b",)
-    assert scheduler.pause("b")
-    assert scheduler.next() == ()
-    assert scheduler.resume("a")
-    assert scheduler.next() == ("a",)
-    assert not scheduler.pause("nobody")
-
-
 def turns(scheduler, count):
     """Who has each of the next units; all jobs are endless."""
     order = []
@@ -122,33 +111,12 @@ def turns(scheduler, count):
     return order
 
 
-def test_a_pause_gains_no_share_to_catch_up_on():
-    scheduler, _ = started("fair", {"a": 900, "b": 900})
-    scheduler.pause("a")
-    turns(scheduler, 100)
-    admit(scheduler, "c", 900)  # nor does a newcomer begin where the paused one stands
-    assert turns(scheduler, 20).count("b") == 10
-    scheduler.resume("a")
-    assert turns(scheduler, 30).count("a") == 10
-
-
 def test_a_newcomer_begins_where_its_own_priority_stands():
     scheduler, _ = started("fair", {"low": 900})
     admit(scheduler, "high", 900, priority=1)
     turns(scheduler, 100)
     admit(scheduler, "new", 900, priority=1)
     assert turns(scheduler, 20).count("high") == 10
-
-
-def test_a_pause_is_no_credit_for_waiting():
-    scheduler, _ = started(jobs={"long": 500})
-    scheduler.pause("long")
-    admit(scheduler, "other", 900)
-    turns(scheduler, 10_000)
-    scheduler.remove("other")
-    scheduler.resume("long")
-    admit(scheduler, "short", 10)
-    assert scheduler.next() == ("short",)
 
 
 def test_only_so_many_jobs_are_begun_at_once():
@@ -162,15 +130,6 @@ def test_only_so_many_jobs_are_begun_at_once():
     assert scheduler.num_active == 2
     admit(scheduler, "urgent", 3, priority=5)
     assert scheduler.next() == ("urgent",)  # importance is not told to wait for a seat
-
-
-def test_paused_jobs_do_not_hold_the_seats():
-    scheduler, _ = started("fair", {"a": 9, "b": 9}, max_active=1)
-    (first,) = scheduler.next()
-    scheduler.report(first, work=10.0, remaining=50.0)
-    scheduler.pause(first)
-    (second,) = scheduler.next()
-    assert second != first
 
 
 def test_position_counts_those_that_have_not_begun():
@@ -267,15 +226,3 @@ def test_a_shared_forward_keeps_within_the_memory():
     assert scheduler.next() == ("a", "b")  # 3 x 10 held and 2 x 25 for the forward; a third would be 105
     scheduler.room = 105
     assert scheduler.next() == ("a", "b", "c")
-
-
-def test_a_paused_job_keeps_its_memory():
-    scheduler = StepScheduler("fifo")
-    scheduler.room = 100
-    scheduler.admit("a", rows=1, remaining=100, held=50, transient=10)
-    begin(scheduler, "a")
-    scheduler.pause("a")
-    scheduler.admit("big", rows=1, remaining=1, held=60, transient=10)
-    assert scheduler.next() == ()
-    scheduler.resume("a")
-    assert scheduler.next() == ("a",)

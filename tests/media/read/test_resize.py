@@ -3,10 +3,9 @@ import pytest
 from PIL import Image
 
 from talkies.errors import InvalidRequest, MediaError
-from talkies.h3.geometry import Limits
+from talkies.h3.geometry import Limits, canvas_of_aspect
 from talkies.media.read.resize import (
     FITS,
-    choose_canvas,
     fit_image,
     fit_keyframes,
     reference_video_size,
@@ -60,7 +59,7 @@ def test_released_stretches_whoever_is_first_and_crops_the_second():
 @pytest.mark.parametrize("fit", ["crop", "pad", "adapt"])
 def test_a_circle_stays_a_circle_in_every_fit_but_stretch(fit):
     images = [circle(160, 90), circle(90, 160)]
-    width, height = choose_canvas(images[0], TINY) if fit == "adapt" else (64, 112)
+    width, height = canvas_of_aspect(160 / 90, TINY) if fit == "adapt" else (64, 112)
     fitted = fit_keyframes(images, width=width, height=height, fit=fit)
     checked = fitted if fit == "pad" else fitted[:1] if fit == "adapt" else fitted[1:]
     for image in checked:

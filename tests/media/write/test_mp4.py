@@ -89,22 +89,6 @@ def test_colours_survive_to_a_few_levels(tmp_path):
     assert np.abs(pictures.astype(int) - frames).max() <= 4
 
 
-def test_planes_and_frames_give_the_same_picture(tmp_path):
-    frames = picture()
-    planes = np.stack(
-        [
-            av.VideoFrame.from_ndarray(f, "rgb24")
-            .reformat(format="yuv420p", dst_colorspace="ITU709", dst_color_range="MPEG")
-            .to_ndarray()
-            for f in frames
-        ]
-    )
-    write_mp4(tmp_path / "a.mp4", frames, None, threads=1)
-    with Mp4Writer(tmp_path / "b.mp4", width=112, height=64, sample_rate_hz=None, threads=1) as writer:
-        writer.write_planes(planes)
-    assert (tmp_path / "a.mp4").read_bytes() == (tmp_path / "b.mp4").read_bytes()
-
-
 @pytest.mark.parametrize("threads", [1, 2])
 def test_same_input_gives_the_same_bytes_however_it_is_handed_in(tmp_path, threads):
     frames, wave = noise(56), clips.wave_with([0.5, 1.5], 56 / 24)

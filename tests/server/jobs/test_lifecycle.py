@@ -79,7 +79,7 @@ def test_delete_of_a_running_job_reaches_the_engine_and_removes_everything(serve
     assert server.http.delete(f"/v1/videos/{job['id']}").status_code == 404
     until(lambda: files_of(server) == [])
     assert server.service.steps.get(job["id"], 0) == 0
-    assert server.coordinator.live.num_states() == 0
+    assert not server.coordinator.live._states
 
 
 def test_a_job_deleted_before_the_engine_has_it_is_not_made(tmp_path: Path) -> None:

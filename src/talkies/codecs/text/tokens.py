@@ -63,11 +63,6 @@ class FolderTokenizer:
             raise CheckpointError(f"the tokenizer has no token {token}", param="tokenizer")
         return found
 
-    @property
-    def vocab_size(self) -> int:
-        """Ids in use, added tokens included."""
-        return self._tokenizer.get_vocab_size(with_added_tokens=True)
-
 
 def _add_declared(tokenizer: Tokenizer, config_path: Path) -> None:
     """Adds the tokens that only ``added_tokens_decoder`` declares, at exactly the ids it declares."""

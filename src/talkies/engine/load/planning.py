@@ -77,7 +77,6 @@ def sizes_of(parts: Parts, *, on_gpu: bool, dtype: torch.dtype, tensor_parallel:
             head_dim=text.get("head_dim", width // heads),
             vocabulary=text["vocab_size"],
             vision_parameters=sum(vision.values()),
-            vision_width=config["vision_config"]["hidden_size"],
             num_vision_layers=len(vision_layers),
             vision_layer_parameters=max(vision_layers.values(), default=0),
         ),

@@ -87,11 +87,6 @@ class Ranks:
         for follower in self._followers:
             threading.Thread(target=self._watch, args=(follower,), name="rank-watch", daemon=True).start()
 
-    @property
-    def processes(self) -> list[subprocess.Popen[bytes]]:
-        """Of the other ranks."""
-        return [follower.process for follower in self._followers]
-
     def wait_loaded(self) -> None:
         """Until every follower has its weights. Raises what one of them raises."""
         for follower in self._followers:

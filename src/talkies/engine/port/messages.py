@@ -47,12 +47,6 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
-    job_id: str
-    paused: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Stop:
     """Save what runs, and leave."""
 
@@ -127,5 +121,5 @@ class Fatal:
     error: TalkiesError
 
 
-Command: TypeAlias = Submit | Cancel | Pause | Stop
+Command: TypeAlias = Submit | Cancel | Stop
 Message: TypeAlias = Hello | Loading | Line | Ready | Room | Learned | At | Beat | Stats | Fatal | JobEvent

@@ -126,15 +126,6 @@ class Executor:
         self._ledger.cancel(job_id, worker_listens=self._state == "ready")
         self._bell.ring()
 
-    def pause(self, job_id: str) -> None:
-        """Stops a job at its next step boundary until :meth:`unpause`; unknown ids are ignored."""
-        self._ledger.set_paused(job_id, True)
-        self._bell.ring()
-
-    def unpause(self, job_id: str) -> None:
-        self._ledger.set_paused(job_id, False)
-        self._bell.ring()
-
     def predict_seconds(self, request: VideoRequest) -> float | None:
         return None if self._info is None else predict(self._cost, request, self._info.limits)
 

@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from talkies.engine.port.failure import error_dict
-from talkies.engine.port.messages import Cancel, Command, Pause, Stop, Submit
+from talkies.engine.port.messages import Cancel, Command, Stop, Submit
 from talkies.engine.port.service import TERMINAL, Job, JobEvent, OnEvent
 from talkies.errors import TalkiesError
 
@@ -27,7 +27,6 @@ class Tracked:
     job: Job
     begun: bool = False
     cancelled: bool = False
-    paused: bool = False
     deaths: int = 0
 
 
@@ -62,13 +61,6 @@ class Ledger:
                 # A worker that loads answers nobody, and has not touched this job.
                 self._own_events.append(JobEvent(job_id=job_id, kind="cancelled"))
 
-    def set_paused(self, job_id: str, paused: bool) -> None:
-        with self._lock:
-            tracked = self._tracked.get(job_id)
-            if tracked is not None:
-                tracked.paused = paused
-                self._orders.append(Pause(job_id, paused))
-
     def stop(self) -> None:
         with self._lock:
             self._orders.append(Stop())
@@ -87,7 +79,6 @@ class Ledger:
             stops = [order for order in self._orders if isinstance(order, Stop)]
             jobs = list(self._tracked.values())
             self._orders = deque(Submit(t.job) for t in jobs if not t.cancelled)
-            self._orders.extend(Pause(t.job.id, True) for t in jobs if t.paused)
             # Cancelled when the last worker could not hear it any more: no other one will say so.
             self._own_events.extend(JobEvent(job_id=t.job.id, kind="cancelled") for t in jobs if t.cancelled)
             self._orders.extend(stops)

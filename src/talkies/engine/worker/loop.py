@@ -25,7 +25,6 @@ from talkies.engine.port.messages import (
     Line,
     Loading,
     Message,
-    Pause,
     Ready,
     Room,
     Submit,
@@ -117,8 +116,6 @@ class Worker:
                 self._admit(command)
             elif isinstance(command, Cancel):
                 self._cancel(command.job_id)
-            elif isinstance(command, Pause):
-                self._pause(command)
 
     def _admit(self, command: Submit) -> None:
         job = command.job
@@ -154,17 +151,6 @@ class Worker:
             self._counts.add("cancelled")
             run.cancel()
             self._forget(run)
-
-    def _pause(self, command: Pause) -> None:
-        run = self._runs.get(command.job_id)
-        if run is None:
-            return
-        change = self._scheduler.pause if command.paused else self._scheduler.resume
-        change(command.job_id)
-        if command.paused:
-            run.save()  # it may stay so for long
-            self._turns.forget(command.job_id)
-            run.waiting(self._scheduler.position(command.job_id))
 
     def _unit(self, ids: tuple[str, ...]) -> None:
         self._announce(ids)

@@ -1,7 +1,7 @@
 """Whose step is next. Pure Python: no model, no clock of its own, no threads.
 
-The unit is (request, step). After every unit the owner reports the work left and asks again, so cancelling, pausing
-and preempting all happen at the next boundary. Work is counted in row-forwards: rows of the packed sequence times
+The unit is (request, step). After every unit the owner reports the work left and asks again, so cancelling
+and preempting both happen at the next boundary. Work is counted in row-forwards: rows of the packed sequence times
 forwards, whatever hardware they run on.
 
     fifo                begun first, finished first
@@ -10,8 +10,7 @@ forwards, whatever hardware they run on.
                         must be shorter by ``BEGIN_MARGIN`` to interrupt, since its size is still an estimate.
     fair                least served first: equal shares of the device
 
-Priorities are strict: larger ones run first. Within one priority no policy starves a job. A paused job earns nothing
-while it is paused: neither credit for having been passed over, nor a share to catch up on.
+Priorities are strict: larger ones run first. Within one priority no policy starves a job.
 
 Memory: what begun requests hold, and the largest unit of any of them, must stay within ``room``. A request that fits
 alone but not beside the others waits for them, and nobody behind it overtakes it meanwhile.
@@ -39,13 +38,11 @@ class Entry:
     priority: int
     rows: int  # estimated until it is packed
     remaining: float  # row-forwards left
-    joined_at: float  # the scheduler's clock of work when it was admitted, later by what was done while it was paused
+    joined_at: float  # the scheduler's clock of work when it was admitted
     served: float = 0.0  # work spent on it; with ``fair``, counted from the least served at admission
     spent: float = 0.0  # work spent on it
     begun: bool = False
     packed: bool = False  # its forwards can begin
-    paused: bool = False
-    paused_at: float = 0.0  # the clock when it was paused
     held: int = 0  # bytes from its first unit to its last
     transient: int = 0  # bytes more during its largest unit
     batch_key: Hashable | None = field(default=None)
@@ -160,21 +157,6 @@ class StepScheduler:
         """Finished, failed or cancelled. False when it is not here."""
         return self._entries.pop(request_id, None) is not None
 
-    def pause(self, request_id: str) -> bool:
-        """Takes no more units until :meth:`resume`. False when it is not here."""
-        entry = self._entries.get(request_id)
-        if entry is not None and not entry.paused:
-            entry.paused, entry.paused_at = True, self._work
-        return entry is not None
-
-    def resume(self, request_id: str) -> bool:
-        entry = self._entries.get(request_id)
-        if entry is not None and entry.paused:
-            entry.joined_at += self._work - entry.paused_at
-            entry.served = max(entry.served, self._least_served(entry.priority))
-            entry.paused = False
-        return entry is not None
-
     def position(self, request_id: str) -> int | None:
         """Place among the requests that have not begun, 1 is next; None when begun or not here."""
         waiting = sorted((e for e in self._entries.values() if not e.begun), key=self._sort_key)
@@ -182,17 +164,13 @@ class StepScheduler:
 
     def _least_served(self, priority: int) -> float:
         """Of those that take turns with each other."""
-        peers = [e for e in self._entries.values() if e.priority == priority]
-        return min((e.served for e in peers if not e.paused), default=min((e.served for e in peers), default=0.0))
+        return min((e.served for e in self._entries.values() if e.priority == priority), default=0.0)
 
     def _runnable(self) -> list[Entry]:
-        # A paused request keeps its memory but not its place in this count, or it could block all others for ever.
-        active = [e for e in self._entries.values() if e.begun and not e.paused]
+        active = [e for e in self._entries.values() if e.begun]
         full = len(active) >= self.max_active
         above = max((e.priority for e in active), default=0)
-        waiting = [
-            e for e in self._entries.values() if not e.begun and not e.paused and (not full or e.priority > above)
-        ]
+        waiting = [e for e in self._entries.values() if not e.begun and (not full or e.priority > above)]
         return active + self._that_fit(waiting)
 
     def _that_fit(self, waiting: list[Entry]) -> list[Entry]:

@@ -27,12 +27,6 @@ FITS: tuple[str, ...] = get_args(Fit)
 PAD_RGB = (0, 0, 0)
 
 
-def choose_canvas(image: np.ndarray, limits: Limits) -> tuple[int, int]:
-    """(width, height) that ``image``, uint8 [H, W, 3], defines. ``InvalidRequest`` outside the allowed ratios."""
-    height, width = image.shape[:2]
-    return canvas_of_aspect(width / height, limits)
-
-
 def fit_keyframes(
     images: Sequence[np.ndarray], *, width: int, height: int, fit: Fit | Sequence[Fit] = "released"
 ) -> list[np.ndarray]:

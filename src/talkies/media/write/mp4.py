@@ -115,14 +115,7 @@ class Mp4Writer:
         if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[1:] != expected:
             # A guess here would become a black or banded video.
             raise self._error(f"frames must be uint8 [f, {self.height}, {self.width}, 3], got {_describe(frames)}")
-        self._put("rgb24", frames)
-
-    def write_planes(self, planes: np.ndarray) -> None:
-        """Queues frames already converted to BT.709 limited yuv420p, uint8 [f, H * 3 / 2, W]: Y, then U, then V."""
-        expected = (self.height * 3 // 2, self.width)
-        if planes.dtype != np.uint8 or planes.ndim != 3 or planes.shape[1:] != expected:
-            raise self._error(f"planes must be uint8 [f, {expected[0]}, {expected[1]}], got {_describe(planes)}")
-        self._put("yuv420p", planes)
+        self._put("frames", frames)
 
     def write_wave(self, wave: np.ndarray) -> None:
         """Queues the whole sound, float32 [2, N] within [-1, 1]; its first sample plays with frame 0.
@@ -184,7 +177,7 @@ class Mp4Writer:
                     for picture in data:
                         if self._abandoned.is_set():
                             break
-                        self._encode_picture(container, picture, kind, next_pts)
+                        self._encode_picture(container, picture, next_pts)
                         next_pts += 1
             except BaseException as exc:
                 self._failure = exc
@@ -200,10 +193,9 @@ class Mp4Writer:
         except BaseException as exc:
             self._failure = self._failure or exc
 
-    def _encode_picture(self, container: OutputContainer, picture: np.ndarray, pix_fmt: str, pts: int) -> None:
-        frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), pix_fmt)
-        if pix_fmt == "rgb24":
-            frame = frame.reformat(format="yuv420p", dst_colorspace="ITU709", dst_color_range="MPEG")
+    def _encode_picture(self, container: OutputContainer, picture: np.ndarray, pts: int) -> None:
+        frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), "rgb24")
+        frame = frame.reformat(format="yuv420p", dst_colorspace="ITU709", dst_color_range="MPEG")
         frame.pts, frame.time_base = pts, Fraction(1, self.fps)
         container.mux(self._video.encode(frame))
 

@@ -143,10 +143,6 @@ class Live:
             for watcher in watchers:
                 watcher.push("closing", None)
 
-    def num_states(self) -> int:
-        with self._lock:
-            return len(self._states)
-
     def watch(self, job_id: str) -> JobSubscriber:
         watcher = JobSubscriber()
         self._watchers[job_id].add(watcher)
