@@ -30,7 +30,7 @@ def _only_without_a_gpu():
 
 each_op_set = pytest.mark.parametrize(("name", "device"), list(_sets()))
 each_triton_set = pytest.mark.parametrize(("name", "device"), [s for s in _sets() if s.values[0] == "triton"])
-# Triton's interpreter truncates where it should round to bfloat16 (deps.md section 7): float16 stands in for it there.
+# Triton's interpreter truncates where it should round to bfloat16: float16 stands in for it there.
 each_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 
 

@@ -1,4 +1,4 @@
-"""Names and shapes of the DiT's tensors: ours, the port's and the original's (tests/parity/test_dit_keys.py).
+"""Names and shapes of the DiT's tensors: ours, the port's and the original's (docs/model.md, Checkpoint layouts).
 
 Our names are those of ``PackedDiT``'s state dict. Two things differ between files beyond names: the original
 interleaves queries, keys and values per head, and it swaps the halves of the gated feed-forward.

@@ -1,4 +1,4 @@
-"""The packed sequence: row order, tags, positions and documents of one forward (tests/parity/test_packing.py).
+"""The packed sequence: row order, tags, positions and documents of one forward (docs/model.md, Row order).
 
     t2va, fl2va :  text | keyframes         | target audio | target video | (structural padding)
     ref2va      :  text | reference blocks  | target audio | target video | (structural padding)

@@ -1,4 +1,4 @@
-"""Coordinates (t, h, w) of the packed rows, in float64 (tests/parity/test_packing.py).
+"""Coordinates (t, h, w) of the packed rows, in float64 (docs/model.md, Positions).
 
 The numbers must equal the reference's to the last bit, so the order of the additions is part of the rule.
 """

@@ -1,4 +1,4 @@
-"""The noise schedule that a checkpoint states (spec sections 1.3, 4.1, 4.4)."""
+"""The noise schedule that a checkpoint states (docs/model.md, Sigma schedules)."""
 
 from __future__ import annotations
 

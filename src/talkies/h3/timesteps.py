@@ -1,4 +1,4 @@
-"""Which timestep each row is at (tests/parity/test_packing.py). S rows, M distinct timesteps."""
+"""Which timestep each row is at (docs/model.md, Timesteps of rows). S rows, M distinct timesteps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AdaLN: timesteps to modulation rows, folded into a table or evaluated step by step.
+"""AdaLN: timesteps to modulation rows, folded into a table or evaluated step by step (docs/model.md, AdaLN table).
 
 AdaLN projections are 39 % of the released weights and see only a handful of timesteps, so for a whole schedule they
 are a table, not weights. A (timestep, modality) pair is always evaluated alone, in a group of ``GROUP`` equal rows:

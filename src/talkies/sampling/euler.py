@@ -1,4 +1,4 @@
-"""Euler steps (tests/parity/test_schedule.py). Deterministic: eta is 0, no noise is added."""
+"""Euler steps (docs/model.md, Euler step). Deterministic: eta is 0, no noise is added."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Initial noise with the reference serving stack's seeding. Always drawn on CPU in float32, so a seed is a clip."""
+"""Initial noise with the reference serving stack's seeding (docs/model.md, Noise and seeds).
+
+Always drawn on CPU in float32, so a seed is a clip.
+"""
 
 from __future__ import annotations
 

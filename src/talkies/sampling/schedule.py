@@ -1,4 +1,4 @@
-"""Two noise schedules that walk in lockstep, one per modality (tests/parity/test_schedule.py)."""
+"""Two noise schedules that walk in lockstep, one per modality (docs/model.md, Sigma schedules)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The endpoints of the contract. Each handler checks the key, asks the coordinator, and shapes the answer."""
+"""The endpoints (docs/api.md, Endpoints). Each handler checks the key, asks the coordinator, and shapes the answer."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _job_response(request: Request, record: JobRecord, headers: dict[str, str] |
     job = job_object(record, _coordinator(request).live)
     extra = {"openai-poll-after-ms": str(poll_after_ms(job)), **(headers or {})}
     if record.error is not None:
-        # vLLM clients read a failure from the status line; OpenAI's need 200 and the body (contract 5.3).
+        # vLLM clients read a failure from the status line; OpenAI's need 200 and the body (docs/api.md, Failed jobs).
         extra["X-Error-Status"] = str(record.error.get("status", 500))
     return Json(job, headers=extra)
 

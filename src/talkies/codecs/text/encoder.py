@@ -1,4 +1,4 @@
-"""The text encoder: Qwen3-VL up to its 50th decoder layer (tests/parity/test_text_encoder.py).
+"""The text encoder: Qwen3-VL up to its 50th decoder layer (docs/model.md, Text encoder).
 
 L tokens, D hidden width. What conditions the DiT is the stream after layer index 49, before any norm:
 ``hidden_states[50]`` of the stock model. Later layers, the final norm and the head are neither built nor read.

@@ -1,4 +1,4 @@
-"""Time in the video VAE: clips on encode, overlapping windows with a cross-fade on decode.
+"""Clips on encode, overlapping windows with a cross-fade on decode (docs/model.md, Time in the video VAE).
 
 F frames, T latent frames. With the release's clip of 17 frames, temporal factor 4 and token drop 3:
 17n + 5 frames <-> 5n + 2 latents.

@@ -1,5 +1,5 @@
 """Spatial tiles of the video VAE: the plan and the stitch. Part of the released result
-(tests/parity/test_video_vae.py).
+(docs/model.md, Tiles).
 
 H, W pixels (decode) or latents (encode); a tile is [..., h, w].
 """

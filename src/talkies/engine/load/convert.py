@@ -1,4 +1,6 @@
-"""From one published disk layout to the other, tensor by tensor (spec section 1.3). Bits and dtypes are kept.
+"""From one published disk layout to the other, tensor by tensor; bits and dtypes are kept.
+
+docs/model.md, Checkpoint layouts, has what differs.
 
 port      transformer/ transformer_ref/ vae/ audio_vae/ text_encoder/ tokenizer/ processor/ scheduler/ ...
 original  FL2VA/ and Ref2VA/, each with transformer/ video_vae/source/ audio_vae/ text_encoder/ ...

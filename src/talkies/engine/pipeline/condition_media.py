@@ -1,4 +1,7 @@
-"""A request's conditions -> sized arrays: what the VAEs encode and the text encoder sees (spec sections 7.1, 7.2)."""
+"""A request's conditions -> sized arrays: what the VAEs encode and the text encoder sees.
+
+How they are sized and cut: docs/model.md, Keyframes and references.
+"""
 
 from __future__ import annotations
 

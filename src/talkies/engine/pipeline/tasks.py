@@ -60,7 +60,8 @@ def prepare_t2va(request: VideoRequest, limits: Limits, access: MediaAccess) -> 
 
 
 def prepare_fl2va(request: VideoRequest, limits: Limits, access: MediaAccess) -> Prepared:
-    """Keyframes: upright, the first presented one gives the canvas unless the request names it (spec 7.1)."""
+    """Keyframes: upright, the first presented one gives the canvas unless the request names it
+    (docs/model.md, Keyframes and references)."""
     plan(request, limits, auto_aspect=1.0)  # length and prompt are refused before any file is opened
     pictures = [load_keyframe(c, access) for c in request.keyframes]
     height, width = pictures[0].shape[:2]
@@ -95,7 +96,7 @@ def _used(condition: Condition, order: int, upright: np.ndarray, fit: Fit, geome
 
 
 def prepare_ref2va(request: VideoRequest, limits: Limits, access: MediaAccess) -> Prepared:
-    """References in request order; the canvas never follows them (spec 7.2)."""
+    """References in request order; the canvas never follows them (docs/model.md, Keyframes and references)."""
     geometry = plan(request, limits)
     totals = ReferenceTotals(limits=access.limits)
     inputs, warnings = [], []

@@ -1,4 +1,4 @@
-"""Service-side limits of what a client may hand in (spec section 7.2): bytes, sides, rates, durations, formats.
+"""Limits of what a client may hand in (docs/api.md, Limits of files): bytes, sides, rates, durations, formats.
 
 They are the hosted API's habits, not the model's; the counts and ratios that the model itself needs are checked by
 ``talkies.request``. Everything is judged from headers, before a job is queued.

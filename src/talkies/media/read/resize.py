@@ -1,6 +1,7 @@
 """Pictures onto canvases: how a keyframe of another ratio is fitted, and how large a reference becomes.
 
-Lanczos and rounding are the reference pipeline's (spec section 7.1): PIL's kernel, Python's half-to-even ``round``.
+Lanczos and rounding are the reference pipeline's (docs/model.md, Keyframes and references): PIL's kernel, Python's
+half-to-even ``round``.
 
 fit       what happens to a keyframe whose ratio is not the canvas's
 --------  ------------------------------------------------------------------------------------------------

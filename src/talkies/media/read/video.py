@@ -1,7 +1,8 @@
 """A video file -> upright, square-pixel RGB frames at a constant rate, with its soundtrack beside them.
 
-Frames go into slots of 1/fps by their timestamps (spec section 7.2): a frame shown from t to u takes the slots
-floor(t * fps + 0.5) up to floor(u * fps + 0.5), so slow sources repeat frames and fast ones drop some, with no drift.
+Frames go into slots of 1/fps by their timestamps (docs/model.md, Keyframes and references): a frame shown from t to u
+takes the slots floor(t * fps + 0.5) up to floor(u * fps + 0.5), so slow sources repeat frames and fast ones drop some,
+with no drift.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The job object of the contract (section 5.1): a superset of OpenAI's, filled with what really happens."""
+"""The job object (docs/api.md, Job object): a superset of OpenAI's, filled with what really happens."""
 
 from __future__ import annotations
 
