@@ -1,11 +1,13 @@
 # make demo   sets up .venv and makes a clip          make test   sets up .venv and passes the tests
-# make test-kernels   the Triton kernels, interpreted and compiled on a CPU (installs triton, 690 MB)
+# make check  lint, types, import contracts               make test-kernels   the Triton kernels on a CPU (installs triton, 690 MB)
+# make parity beside diffusers, on the same weights       make bench          what a CPU can measure, into bench/results
+# make gpu    the tests that need a CUDA device (with a PYTHON whose torch sees one)
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test test-kernels check clean
+.PHONY: demo test test-kernels parity gpu bench check clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -22,6 +24,18 @@ test: $(STAMP)
 test-kernels: $(STAMP)
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[kernels]'
 	$(BIN)/python -m pytest -q -n 2 tests/kernels tests/placement
+
+parity: $(STAMP)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not gpu" tests/parity
+
+gpu: $(STAMP)
+	$(BIN)/python -m pytest -q -m gpu
+
+bench: $(STAMP)
+	$(BIN)/python -m bench.e2e_cpu
+	$(BIN)/python -m bench.scheduling
+	$(BIN)/python -m bench.load
+	$(BIN)/python -m bench.meaning
 
 check: $(STAMP)
 	$(BIN)/ruff check .
