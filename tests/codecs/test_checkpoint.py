@@ -50,7 +50,13 @@ def test_limits_follow_from_the_configs(port):
     assert (limits.clip_frames, limits.tail_frames, limits.clip_latents, limits.tail_latents) == (17, 5, 5, 2)
     assert (limits.sample_rate_hz, limits.audio_hop) == (32_000, 800)
     assert limits.tasks == ("t2va", "fl2va")
-    assert limits.vision_multiple == 32
+    assert limits.vision.multiple == 32
+
+
+def test_a_ladder_in_the_release_is_the_default_number_of_sigmas(port):
+    assert read_limits(port).default_num_sigmas == 50
+    tiny.write_json(port / "model_index.json", {"_minimax_h3": {"dmd_denoising_steps": [1000, 750, 500, 250]}})
+    assert read_limits(port).default_num_sigmas == 5
 
 
 def test_other_strides_give_another_canvas_multiple(port):

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from talkies.errors import CheckpointError
-from talkies.files.component_folders import WeightFolder, fill, read_json
+from talkies.files.component_folders import WeightFolder, fill
+from talkies.files.json_files import read_json
 from tests.codecs.tiny import save_tensors, write_json
 
 

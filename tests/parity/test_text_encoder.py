@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from talkies.codecs.text.encoder import Conditioner, TextEncoder
-from talkies.codecs.text.patches import PatchConfig, pair_timestamps, sample_indices
+from talkies.codecs.text.patches import PatchConfig
 from talkies.codecs.text.presentation import EncoderAudio, EncoderImage, EncoderVideo, pixel_rows, present
 from talkies.codecs.text.tokens import FolderTokenizer
+from talkies.h3.vision import pair_timestamps, sample_indices
 from tests.codecs.tiny import pictures, zero_outputs
 
 SMALL = PatchConfig(min_pixels=32 * 32, max_pixels=256 * 256)

@@ -14,14 +14,14 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from talkies.codecs.text.patches import PatchConfig, pair_timestamps, sample_indices
 from talkies.h3 import packing
+from talkies.h3.vision import VisionSizes, pair_timestamps, sample_indices
 from training.components import PATCH, SPATIAL_FACTOR
 from training.dit import batched, text
 from training.dit.batched import num_latent_frames
 from training.world import FPS, Canvas, num_audio_latents
 
-PATCHES = PatchConfig()  # only its frame counts are used here: sizes follow from the canvas
+PATCHES = VisionSizes()  # only its frame counts are used here: sizes follow from the canvas
 SLOT_OF_ROLE = {
     packing.Role.VIDEO_CONDITION: batched.VIDEO_AT_ANCHOR,
     packing.Role.AUDIO_CONDITION: batched.AUDIO_AT_ONE,

@@ -10,9 +10,10 @@ from talkies.codecs.audio.vae import AudioVAEConfig
 from talkies.codecs.text.patches import PatchConfig
 from talkies.codecs.video.config import VideoVAEConfig
 from talkies.errors import CheckpointError
-from talkies.files.component_folders import read_json
+from talkies.files.json_files import read_json
 from talkies.h3.geometry import Limits
 from talkies.h3.partitions import Parts
+from talkies.h3.release_schedule import read_schedule
 from talkies.values import NAMED_RATIOS, parse_ratio
 
 FPS = 24  # of the model; no config states it
@@ -44,7 +45,6 @@ def limits_of(parts: Parts) -> Limits:
     audio = AudioVAEConfig.read(parts.audio_vae)
     patch_size = _patch_size(parts, video.latent_channels, audio.latent_channels)
     temporal = video.temporal
-    patches = PatchConfig.load(parts.processor)
     values: dict[str, Any] = {
         "spatial_factor": video.spatial_factor,
         "patch_size": patch_size,
@@ -54,7 +54,7 @@ def limits_of(parts: Parts) -> Limits:
         "tail_latents": temporal.overlap_latents,
         "sample_rate_hz": audio.sample_rate_hz,
         "audio_hop": audio.hop,
-        "vision_multiple": patches.multiple,
+        "vision": PatchConfig.load(parts.processor).sizes,
         "tasks": parts.tasks,
     }
     modular = parts.root / "modular_model_index.json"
@@ -64,6 +64,9 @@ def limits_of(parts: Parts) -> Limits:
     settings = parts.root / "talkies.json"
     if settings.is_file():
         values |= _settings(read_json(settings), settings, parts, video.spatial_factor * patch_size)
+    ladder = read_schedule(parts).base
+    if ladder is not None:  # a distilled release takes its own steps
+        values["default_num_sigmas"] = len(ladder)
     return Limits(**values)
 
 

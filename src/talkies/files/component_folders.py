@@ -1,8 +1,7 @@
-"""Reading component folders: JSON configs and safetensors, single or sharded, one tensor at a time."""
+"""Reading component folders: safetensors, single or sharded, one tensor at a time."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,19 +12,6 @@ from torch import Tensor, nn
 from talkies.errors import CheckpointError
 from talkies.files.read_ahead import ReadAhead, grouped
 from talkies.files.tensor_files import TensorFiles
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in ``path``; ``CheckpointError`` naming the file when it is absent or is not an object."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error.strerror or error}", param=str(path)) from error
-    except ValueError as error:
-        raise CheckpointError(f"{path} is not JSON: {error}", param=str(path)) from error
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{path} holds {type(found).__name__}, not an object", param=str(path))
-    return found
 
 
 def stated(config: Mapping[str, Any], known: Collection[str], aliases: Mapping[str, str]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from talkies.errors import InvalidRequest
+from talkies.h3.vision import VisionSizes
 from talkies.values import NAMED_RATIOS
 
 
@@ -40,7 +41,7 @@ class Limits:
     audio_hop: int = 800  # samples per audio latent
     max_prompt_chars: int = 7_000
     tasks: tuple[str, ...] = ("t2va", "fl2va")
-    vision_multiple: int = 32  # the text encoder's patch x merge; images it sees have sides of this multiple
+    vision: VisionSizes = field(default_factory=VisionSizes)  # of what the text encoder sees
     named_ratios: Mapping[str, tuple[int, int]] = field(default_factory=lambda: dict(NAMED_RATIOS))
 
     @property
@@ -118,6 +119,11 @@ def latent_frames_of(num_frames: int, limits: Limits) -> int:
     return limits.clip_latents * n + limits.tail_latents
 
 
+def encodable_frames(num_frames: int, limits: Limits) -> int:
+    """The longest prefix that the video VAE encodes without padding: 17n + 5."""
+    return (num_frames - limits.tail_frames) // limits.clip_frames * limits.clip_frames + limits.tail_frames
+
+
 def audio_latents_of(num_frames: int, limits: Limits) -> int:
     """Audio latents per channel of a clip: ``round(frames / fps * latents per second)``, Python rounding."""
     return round(num_frames / limits.fps * limits.audio_latents_per_second)
@@ -141,6 +147,14 @@ def canvas_of_aspect(aspect: float, limits: Limits) -> tuple[int, int]:
         width, height = width * scale, height * scale
     m = limits.canvas_multiple
     return max(m, round(width / m) * m), max(m, round(height / m) * m)
+
+
+def reference_image_size(width: int, height: int, limits: Limits) -> tuple[int, int]:
+    """(width, height) of a reference picture of this upright size: the model's short edge (up or down), each side to
+    the nearest multiple, ratio kept. The output canvas has no say in it."""
+    scale = limits.reference_image_short_edge / min(width, height)
+    m = limits.canvas_multiple
+    return max(m, round(width * scale / m) * m), max(m, round(height * scale / m) * m)
 
 
 def check_canvas(width: int, height: int, limits: Limits) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from talkies.errors import CheckpointError, ConfigError
-from talkies.files.component_folders import read_json
+from talkies.files.json_files import read_json
 from talkies.h3.geometry import Limits
 
 PARTITION_TASKS: Mapping[str, tuple[str, ...]] = {"fl2va": ("t2va", "fl2va"), "ref2va": ("ref2va",)}

@@ -9,7 +9,8 @@ from talkies.codecs.text.encoder import TextEncoder
 from talkies.codecs.text.presentation import EncoderImage, PixelRows, Presentation, present
 from talkies.codecs.text.tokens import FolderTokenizer
 from talkies.errors import CheckpointError, InvalidRequest, NumericsError
-from talkies.files.component_folders import WeightFolder, read_json
+from talkies.files.component_folders import WeightFolder
+from talkies.files.json_files import read_json
 from tests.codecs import tiny
 
 

@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from talkies.codecs.text.patches import PatchConfig, image_rows, pair_timestamps, sample_indices, video_rows
+from talkies.codecs.text.patches import PatchConfig, image_rows, video_rows
 from talkies.errors import CheckpointError, InvalidRequest
+from talkies.h3.vision import pair_timestamps, sample_indices
 from tests.codecs.tiny import pictures
 
 RELEASE = PatchConfig()

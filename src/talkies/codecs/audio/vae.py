@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from talkies.codecs.finite import require_finite
 from talkies.codecs.latents import LatentStats
 from talkies.errors import CheckpointError
-from talkies.files.component_folders import WeightFolder, fill, read_json, stated, upcast
+from talkies.files.component_folders import WeightFolder, fill, stated, upcast
+from talkies.files.json_files import read_json
 
 # The released architecture; the original layout states only part of it (config.json and metadata.json).
 RELEASE: Mapping[str, Any] = {

@@ -23,7 +23,8 @@ from talkies.codecs.text.presentation import PixelRows, Presentation, Visual, pi
 from talkies.codecs.text.source import TextSource
 from talkies.codecs.text.tokens import FolderTokenizer
 from talkies.errors import CheckpointError, InvalidRequest
-from talkies.files.component_folders import WeightFolder, read_json
+from talkies.files.component_folders import WeightFolder
+from talkies.files.json_files import read_json
 from talkies.model.weights import assign
 
 NUM_LAYERS = 50

@@ -6,40 +6,30 @@ order: for each merged frame pair, blocks of merge x merge patches row-major, pa
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from talkies.errors import CheckpointError, InvalidRequest
-from talkies.files.component_folders import read_json
-
-Grid = tuple[int, int, int]  # merged pairs, patch rows, patch columns
-SAMPLE_FPS = 2.0  # the rate at which the encoder sees a reference video
+from talkies.errors import CheckpointError
+from talkies.files.json_files import read_json
+from talkies.h3.vision import VisionSizes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PatchConfig:
-    """Sizes and pixel bounds of the processors; the defaults are the release's."""
+class PatchConfig(VisionSizes):
+    """The processors' sizes, pixel bounds and statistics; the defaults are the release's."""
 
-    patch_size: int = 16
-    temporal_patch_size: int = 2
-    merge_size: int = 2
     image_mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     image_std: tuple[float, ...] = (0.5, 0.5, 0.5)
-    min_pixels: int = 65_536  # area of one image
-    max_pixels: int = 16_777_216
-    min_volume: int = 4_096  # frames * height * width of one sampled video
-    max_volume: int = 25_165_824
 
     @property
-    def multiple(self) -> int:
-        """Sides of what the encoder sees are multiples of this."""
-        return self.patch_size * self.merge_size
+    def sizes(self) -> VisionSizes:
+        """What counting needs of it, importable without numpy."""
+        return VisionSizes(**{f.name: getattr(self, f.name) for f in fields(VisionSizes)})
 
     @classmethod
     def load(cls, folder: Path | None) -> PatchConfig:
@@ -65,76 +55,6 @@ class PatchConfig:
             min_volume=min_volume,
             max_volume=max_volume,
         )
-
-    def image_size(self, height: int, width: int) -> tuple[int, int]:
-        """(height, width) at which the encoder sees an image: nearest multiples, inside the bounds on the area."""
-        m = self.multiple
-        new_h, new_w = round(height / m) * m, round(width / m) * m
-        if new_h * new_w > self.max_pixels:
-            return _shrink(height, width, math.sqrt(height * width / self.max_pixels), m)
-        if new_h * new_w < self.min_pixels:
-            return _grow(height, width, math.sqrt(self.min_pixels / (height * width)), m)
-        return new_h, new_w
-
-    def video_size(self, num_frames: int, height: int, width: int) -> tuple[int, int]:
-        """(height, width) at which the encoder sees ``num_frames`` sampled frames: the bounds are on the volume."""
-        m = self.multiple
-        if height < m or width < m:
-            scale = max(m / height, m / width)
-            height, width = int(height * scale), int(width * scale)
-        new_h, new_w = round(height / m) * m, round(width / m) * m
-        pairs = self.temporal_patch_size
-        volume = round(num_frames / pairs) * pairs * new_h * new_w
-        if volume > self.max_volume:
-            return _shrink(height, width, math.sqrt(num_frames * height * width / self.max_volume), m)
-        if volume < self.min_volume:
-            return _grow(height, width, math.sqrt(self.min_volume / (num_frames * height * width)), m)
-        return new_h, new_w
-
-    def image_grid(self, height: int, width: int) -> Grid:
-        """The patch grid of an image of this source size."""
-        new_h, new_w = self.image_size(height, width)
-        return 1, new_h // self.patch_size, new_w // self.patch_size
-
-    def video_grid(self, num_sampled: int, height: int, width: int) -> Grid:
-        """The patch grid of ``num_sampled`` frames of this source size."""
-        new_h, new_w = self.video_size(num_sampled, height, width)
-        pairs = -(-num_sampled // self.temporal_patch_size)
-        return pairs, new_h // self.patch_size, new_w // self.patch_size
-
-    def tokens_per_pair(self, grid: Grid) -> int:
-        """Pad tokens of one vision block of ``grid``."""
-        return grid[1] * grid[2] // self.merge_size**2
-
-
-def sample_indices(num_frames: int, fps: float, config: PatchConfig) -> list[int]:
-    """The frames of a clip that the encoder sees: every ``fps / 2``-th.
-
-    Raises ``InvalidRequest`` when there are too few for one merged pair (13 frames at 24 fps).
-    """
-    stride = fps / SAMPLE_FPS
-    indices: list[int] = []
-    position = 0.0
-    while round(position) < num_frames:
-        if not indices or round(position) > indices[-1]:
-            indices.append(round(position))
-        position += stride
-    if len(indices) < config.temporal_patch_size:
-        least = round((config.temporal_patch_size - 1) * stride) + 1
-        raise InvalidRequest(
-            f"a reference video has {num_frames} frames at {fps:g} fps, at least {least} are needed",
-            hint=f"use a clip of {least / fps:.2g} seconds or longer",
-            param="references",
-        )
-    return indices
-
-
-def pair_timestamps(num_sampled: int, config: PatchConfig) -> list[float]:
-    """Seconds that label each merged pair: the mean of its frames' times; a repeated last frame has its own."""
-    size = config.temporal_patch_size
-    times = [i / SAMPLE_FPS for i in range(num_sampled)]
-    times += [times[-1]] * (-num_sampled % size)
-    return [(times[i] + times[i + size - 1]) / 2 for i in range(0, len(times), size)]
 
 
 def image_rows(pixels: np.ndarray, config: PatchConfig) -> np.ndarray:
@@ -175,17 +95,6 @@ def _patchify(frames: np.ndarray, config: PatchConfig) -> np.ndarray:
     num_frames, c, height, width = frames.shape
     blocks = frames.reshape(num_frames // tp, tp, c, height // (m * p), m, p, width // (m * p), m, p)
     return blocks.transpose(0, 3, 6, 4, 7, 2, 1, 5, 8).reshape(-1, c * tp * p * p)
-
-
-def _shrink(height: int, width: int, beta: float, multiple: int) -> tuple[int, int]:
-    def side(length: int) -> int:
-        return max(multiple, math.floor(length / beta / multiple) * multiple)
-
-    return side(height), side(width)
-
-
-def _grow(height: int, width: int, beta: float, multiple: int) -> tuple[int, int]:
-    return math.ceil(height * beta / multiple) * multiple, math.ceil(width * beta / multiple) * multiple
 
 
 def _optional(path: Path) -> dict[str, Any]:

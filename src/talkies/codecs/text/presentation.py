@@ -11,18 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from talkies.codecs.text.patches import (
-    Grid,
-    PatchConfig,
-    concatenate,
-    image_rows,
-    pair_timestamps,
-    sample_indices,
-    video_rows,
-)
+from talkies.codecs.text.patches import PatchConfig, concatenate, image_rows, video_rows
 from talkies.codecs.text.tokens import IMAGE_PAD, VIDEO_PAD, VISION_END, VISION_START, TextTokenizer
 from talkies.errors import InvalidRequest
 from talkies.h3.config import TAG_TEXT, TAG_VIDEO
+from talkies.h3.vision import Grid, Outline, Seen, SeenImage, SeenSound, SeenVideo, sample_indices
 
 # Kinds for the encoder's M-RoPE; start and end tokens are text to it.
 KIND_TEXT, KIND_IMAGE, KIND_VIDEO = 0, 1, 2
@@ -81,40 +74,22 @@ def present(
 
     Raises ``InvalidRequest`` for an empty prompt, a prompt that spells a vision token, or a video too short.
     """
-    config = patches or PatchConfig()
-    builder = _Builder(tokenizer)
-    images: list[Grid] = []
-    videos: list[Grid] = []
-    sounds = 0
+    builder, outline = _Builder(tokenizer), Outline(patches or PatchConfig())
     for visual in visuals:
-        if isinstance(visual, EncoderImage):
-            grid = config.image_grid(*visual.pixels.shape[:2])
-            images.append(grid)
-            builder.text(f"<Picture {len(images)}>: ")
-            builder.vision(IMAGE_PAD, KIND_IMAGE, config.tokens_per_pair(grid))
-        elif isinstance(visual, EncoderAudio):
-            sounds += 1
-            builder.text(f"<Audio {sounds}>: ")
-        else:
-            # The soundtrack is announced first, as its rows are packed before the picture's.
-            if visual.has_soundtrack:
-                sounds += 1
-                builder.text(f"<Audio {sounds}>: ")
-            num_sampled = len(sample_indices(visual.frames.shape[0], visual.fps, config))
-            grid = config.video_grid(num_sampled, *visual.frames.shape[1:3])
-            videos.append(grid)
-            builder.text(f"<Video {len(videos)}>: ")
-            for timestamp in pair_timestamps(num_sampled, config):
-                # .1f rounds half to even: the first pair of 0 s and 0.5 s is "0.2".
-                builder.text(f"<{timestamp:.1f} seconds>")
-                builder.vision(VIDEO_PAD, KIND_VIDEO, config.tokens_per_pair(grid))
+        for segment in outline.segments(_seen(visual)):
+            if isinstance(segment, str):
+                builder.text(segment)
+            elif segment.kind == "image":
+                builder.vision(IMAGE_PAD, KIND_IMAGE, segment.num_pads)
+            else:
+                builder.vision(VIDEO_PAD, KIND_VIDEO, segment.num_pads)
     builder.prompt(prompt)
     return Presentation(
         input_ids=tuple(builder.ids),
         token_tags=tuple(builder.tags),
         mm_token_type_ids=tuple(builder.kinds),
-        image_grids=tuple(images),
-        video_grids=tuple(videos),
+        image_grids=tuple(outline.image_grids),
+        video_grids=tuple(outline.video_grids),
     )
 
 
@@ -129,6 +104,17 @@ def pixel_rows(visuals: Sequence[Visual], *, patches: PatchConfig | None = None)
     return PixelRows(
         images=concatenate(image_rows(v.pixels, config) for v in visuals if isinstance(v, EncoderImage)),
         videos=concatenate(videos),
+    )
+
+
+def _seen(visual: Visual) -> Seen:
+    if isinstance(visual, EncoderImage):
+        return SeenImage(height=visual.pixels.shape[0], width=visual.pixels.shape[1])
+    if isinstance(visual, EncoderAudio):
+        return SeenSound()
+    num_frames, height, width = visual.frames.shape[:3]
+    return SeenVideo(
+        num_frames=num_frames, height=height, width=width, fps=visual.fps, has_soundtrack=visual.has_soundtrack
     )
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 from tokenizers import AddedToken, Tokenizer
 
 from talkies.errors import CheckpointError
-from talkies.files.component_folders import read_json
+from talkies.files.json_files import read_json
 
 VISION_START, VISION_END = "<|vision_start|>", "<|vision_end|>"
 IMAGE_PAD, VIDEO_PAD = "<|image_pad|>", "<|video_pad|>"
@@ -56,6 +56,10 @@ class FolderTokenizer:
     def encode(self, text: str) -> list[int]:
         """Ids of ``text`` without any token added around it."""
         return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def count(self, text: str) -> int:
+        """How many ids :meth:`encode` gives."""
+        return len(self.encode(text))
 
     def token_id(self, token: str) -> int:
         found = self._tokenizer.token_to_id(token)

@@ -13,7 +13,8 @@ from talkies.codecs.video.temporal import TemporalPlan
 from talkies.codecs.video.tiles import MIN_OVERLAP_PIXELS, TILE_PIXELS
 from talkies.codecs.video.vit_decoder import ViTDecoderConfig
 from talkies.errors import CheckpointError
-from talkies.files.component_folders import WeightFolder, read_json, stated
+from talkies.files.component_folders import WeightFolder, stated
+from talkies.files.json_files import read_json
 
 # The released architecture: what the original layout's wrapper config leaves unsaid.
 RELEASE: Mapping[str, Any] = {

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from talkies.codecs.video.config import VideoVAEConfig
 from talkies.errors import CheckpointError, ConfigError, OutputError
-from talkies.files.component_folders import read_json
+from talkies.files.json_files import read_json
 from talkies.files.tensor_files import TensorFiles
 from talkies.h3 import dit_keys, vae_keys
 from talkies.h3.config import ORIGINAL_KEYS

@@ -14,7 +14,7 @@ import numpy as np
 
 from talkies.errors import MediaError
 from talkies.files.paths import local_path
-from talkies.h3.geometry import Geometry, Limits
+from talkies.h3.geometry import Geometry, Limits, encodable_frames
 from talkies.media.fetch.uri import FetchPolicy, fetch
 from talkies.media.read.limits import MediaLimits, ReferenceTotals, check_audio, check_image, check_video
 from talkies.media.read.readers import read_audio, read_image, read_video
@@ -154,11 +154,6 @@ def load_reference(
 
 def _size(picture: np.ndarray) -> str:
     return f"{picture.shape[1]}x{picture.shape[0]}"
-
-
-def encodable_frames(num_frames: int, limits: Limits) -> int:
-    """The longest prefix that the video VAE encodes without padding: 17n + 5."""
-    return (num_frames - limits.tail_frames) // limits.clip_frames * limits.clip_frames + limits.tail_frames
 
 
 def check_media_root(request: VideoRequest, root: Path | None) -> None:

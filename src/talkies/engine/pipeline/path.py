@@ -14,12 +14,12 @@ from talkies.codecs.finite import require_finite
 from talkies.codecs.text.encoder import TextCondition
 from talkies.engine.config import EngineConfig
 from talkies.engine.load.build import Components, parts_and_limits
-from talkies.engine.pipeline.condition_media import MediaAccess, SoundInput, encodable_frames
+from talkies.engine.pipeline.condition_media import MediaAccess, SoundInput
 from talkies.engine.pipeline.state import RequestState
 from talkies.engine.pipeline.step import exact_conditions
 from talkies.engine.pipeline.tasks import TASKS, Prepared
 from talkies.h3.conditions import AudioCondition, PackedCondition, VisualCondition
-from talkies.h3.geometry import Limits
+from talkies.h3.geometry import Limits, encodable_frames
 from talkies.h3.packing import audio_to_rows, build_layout, rows_to_audio, unpatchify_video
 from talkies.h3.release_schedule import ReleaseSchedule, read_schedule
 from talkies.h3.timesteps import step_plan

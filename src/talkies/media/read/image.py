@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import io
 import os
+from contextlib import suppress
 
 import numpy as np
 import pillow_heif
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from talkies.errors import MediaError, TooLarge
 from talkies.files.paths import name_of, readable_file
@@ -23,6 +24,7 @@ pillow_heif.register_heif_opener()
 
 # Pillow opens MPO, the JPEG with a preview that cameras write, as JPEG: there is no opener of that name.
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "HEIF", "AVIF")
+TURNED = (5, 6, 7, 8)  # EXIF orientations by a quarter turn
 MAX_IMAGE_PIXELS = 5760 * 5760
 FORMAT_WORDS = "JPEG, PNG, WEBP, HEIC or AVIF"
 
@@ -58,6 +60,18 @@ def probe_image(source: str | os.PathLike[str] | bytes, *, name: str | None = No
     with _open(source, name) as image:
         kind = "JPEG" if image.format == "MPO" else str(image.format)
         return kind, image.size[0], image.size[1]
+
+
+def upright_size(source: str | os.PathLike[str] | bytes, *, name: str | None = None) -> tuple[int, int]:
+    """(width, height) as :func:`read_image` will show it, from the header. Raises ``MediaError``."""
+    name = name or ("image" if isinstance(source, bytes) else name_of(source))
+    with _open(source, name) as image:
+        width, height = image.size
+        turned = False
+        if image.info.keys() & {"exif", "xmp"}:  # where there is neither, asking may decode the picture
+            with suppress(Exception):  # damaged EXIF beside sound pixels: as in _upright
+                turned = image.getexif().get(ExifTags.Base.Orientation, 1) in TURNED
+    return (height, width) if turned else (width, height)
 
 
 def _open(source: str | os.PathLike[str] | bytes, name: str) -> Image.Image:

@@ -23,6 +23,8 @@ class VideoInfo:
     fps: float
     frames: int  # 0 if the header does not say
     duration_s: float
+    start_s: float = 0.0  # of the container's clock
+    sample_aspect: float = 1.0  # width over height of one stored pixel
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,6 +33,7 @@ class AudioInfo:
     sample_rate_hz: int
     channels: int
     duration_s: float
+    start_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,6 +67,8 @@ def probe_container(container: InputContainer) -> MediaInfo:
             fps=round(float(rate), 3) if rate else 0.0,
             frames=stream.frames,
             duration_s=_length_s(container, stream, total_s),
+            start_s=_start_s(stream),
+            sample_aspect=float(stream.sample_aspect_ratio or 0) or 1.0,
         )
     if container.streams.audio:
         sound = container.streams.audio[0]
@@ -72,6 +77,7 @@ def probe_container(container: InputContainer) -> MediaInfo:
             sample_rate_hz=sound.codec_context.sample_rate if sound.codec_context else 0,
             channels=len(sound.codec_context.layout.channels) if sound.codec_context else 0,
             duration_s=_length_s(container, sound, total_s),
+            start_s=_start_s(sound),
         )
     request = unpack_metadata(container.metadata.get(METADATA_KEY))
     return MediaInfo(format=container.format.name, duration_s=total_s, video=video, audio=audio, request=request)
@@ -82,3 +88,7 @@ def _length_s(container: InputContainer, stream: av.VideoStream | av.AudioStream
     if length is None and stream.duration is not None and stream.time_base is not None:
         length = stream.duration * stream.time_base
     return total_s if length is None else float(length)
+
+
+def _start_s(stream: av.VideoStream | av.AudioStream) -> float:
+    return 0.0 if stream.start_time is None or stream.time_base is None else float(stream.start_time * stream.time_base)

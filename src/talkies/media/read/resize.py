@@ -21,7 +21,7 @@ import numpy as np
 from PIL import Image
 
 from talkies.errors import InvalidRequest, MediaError
-from talkies.h3.geometry import Limits, canvas_of_aspect
+from talkies.h3.geometry import Limits, canvas_of_aspect, reference_image_size
 
 Fit = Literal["stretch", "crop", "pad", "adapt", "released"]
 FITS: tuple[str, ...] = get_args(Fit)
@@ -99,9 +99,7 @@ def resize_reference_image(image: np.ndarray, limits: Limits, *, name: str = "im
             hint="crop the picture",
             param=name,
         )
-    scale = limits.reference_image_short_edge / min(width, height)
-    m = limits.canvas_multiple
-    return lanczos(image, max(m, round(width * scale / m) * m), max(m, round(height * scale / m) * m))
+    return lanczos(image, *reference_image_size(width, height, limits))
 
 
 def reference_video_size(width: int, height: int, limits: Limits) -> tuple[int, int]:
