@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from bench.memory.run import Run
@@ -10,11 +12,15 @@ from talkies.benchmarks.random_dit import RandomDiT
 from talkies.benchmarks.timing import GIB, free
 from talkies.capacity import seconds as timing
 from talkies.capacity import stage_bytes as fp
+from talkies.capacity import weight_bytes as wb
+from talkies.capacity.demand import Demand
 from talkies.capacity.plan import chunk_cost
-from talkies.capacity.stage_bytes import Sizes, Work
+from talkies.capacity.sizes import Sizes
 from talkies.h3.config import DiTConfig
+from talkies.h3.geometry import Limits, geometry_of
 from talkies.model.chunking import Chunking
 from talkies.model.dit import PackedDiT
+from talkies.placement.modulation_feed import WHOLE_BYTES
 from talkies.placement.quantize import QuantizeConfig
 from talkies.placement.stream.flat import FlatLayout, parameters_of
 from talkies.placement.stream.host_memory import HostBuffer
@@ -162,7 +168,7 @@ def _point(
     run.metric(f"{prefix}s_{key}", found.seconds)
     run.metric(f"{prefix}peak_gib_{key}", found.peak.gib, "GiB")
     fp8 = quantize.method == "fp8"
-    block_bytes = fp.block_bytes(run.config, quantize, 2)
+    block_bytes = wb.block_bytes(run.config, quantize, 2)
     seconds = timing.forward_seconds(
         run.sizes, _rows(step), run.hardware, config, block_bytes, fp8=fp8, fp8_attention="fp8" in run.attention
     )
@@ -186,10 +192,16 @@ def predicted_peak(
 ) -> int:
     """The planner's bytes of a step whose refiner is away; ``config`` may be a shard's."""
     sizes, rows = Sizes(dit=config), _rows(step)
-    weights = fp.dit_weights(sizes, quantize, layerwise)
+    weights = wb.dit_weights(sizes, quantize, layerwise)
     fp8 = quantize.method == "fp8"
     forward = fp.forward_bytes(sizes, rows, chunking, fp8=fp8, fp8_attention="fp8" in attention)
-    return weights.fixed + weights.visiting + forward + fp.held_bytes(sizes, _work(step)) + fp.WORKSPACE
+    return (
+        weights.fixed
+        + weights.visiting
+        + forward
+        + fp.held_bytes(sizes, _demand(step), whole_modulation=WHOLE_BYTES)
+        + fp.WORKSPACE
+    )
 
 
 def _equal(run: Run, what: str, found: fw.Measured, want: fw.Measured) -> None:
@@ -207,17 +219,14 @@ def _summary(run: Run, prefix: str, resident: fw.Measured, streamed: fw.Measured
         run.check(f"{prefix}streamed within {SLOWER} of resident", ratio <= SLOWER, f"{ratio:.4f}")
 
 
-def _work(step: fw.Step) -> Work:
+def _demand(step: fw.Step) -> Demand:
+    """With the rows of this step, one a latent frame, whatever clip they are of."""
     layout = step.inputs.layout
-    return Work(
-        rows=layout.num_rows,
-        video_rows=layout.num_video_rows,
-        audio_rows=layout.num_audio_rows,
-        text_tokens=layout.num_text,
-        latent_frames=62,
-        width=1152,
-        height=832,
-        num_frames=209,
-        num_samples=278_400,
-        num_forwards=49,
+    target = replace(
+        geometry_of(1152, 832, 209, Limits()),
+        latent_frames=layout.num_video_rows,
+        latent_height=2,
+        latent_width=2,
+        audio_latents=layout.num_audio_rows // 2,
     )
+    return Demand(target=target, prompt_tokens=layout.num_text, num_forwards=49)

@@ -22,14 +22,16 @@ from talkies.benchmarks import forward as fw
 from talkies.benchmarks.random_dit import RandomDiT
 from talkies.benchmarks.timing import GIB, free, synchronize
 from talkies.capacity import planner
+from talkies.capacity.demand import Demand
 from talkies.capacity.plan import Plan, Wishes
-from talkies.capacity.stage_bytes import Sizes, Work
+from talkies.capacity.sizes import Sizes
 from talkies.codecs.latents import LatentStats
 from talkies.codecs.video.config import RELEASE, VideoVAEConfig
 from talkies.codecs.video.vae import VideoVAE
 from talkies.codecs.video.vit_decoder import ViTDecoder
 from talkies.engine.load.place_components import place_dit
 from talkies.engine.load.planning import cap
+from talkies.h3.geometry import Geometry
 from talkies.kernels import select
 from talkies.placement.components import Residences, Residency, move_buffers, stream_component
 from talkies.placement.quantize import QuantizeConfig
@@ -46,9 +48,9 @@ def run(run: Run) -> None:
     """Prints each stage as it ends; the last check is the promise."""
     device, shape = run.device, run.shapes[0]
     sizes = replace(run.sizes, audio_parameters=1)
-    work = _work(shape)
+    demand = _demand(shape)
     wishes, machine = _wishes(run, sizes)
-    plan = planner.make_plan(sizes, work, machine, wishes)
+    plan = planner.make_plan(sizes, demand, machine, wishes)
     run.say(f"  plan for {run.vram_budget / GIB:.1f} GiB: {plan.summary()}")
     free(device)
     cap(device, run.vram_budget if run.on_gpu else None)
@@ -112,21 +114,23 @@ def _wishes(run: Run, sizes: Sizes) -> tuple[Wishes, Any]:
     return wishes, replace(run.hardware.with_budgets(run.vram_budget, None), ram_bytes=run.ram_bytes)
 
 
-def _work(shape: fw.Shape) -> Work:
-    layout = shape.layout()
+def _demand(shape: fw.Shape) -> Demand:
+    """As if the whole prompt went into the rows, of which the steps here take the first ones."""
     num_frames = (shape.frames - 2) // 5 * 17 + 5
-    return Work(
-        rows=layout.num_rows,
-        video_rows=layout.num_video_rows,
-        audio_rows=layout.num_audio_rows,
-        text_tokens=PROMPT_TOKENS,
-        latent_frames=shape.frames,
+    target = Geometry(
         width=16 * shape.width,
         height=16 * shape.height,
         num_frames=num_frames,
+        fps=24,
+        latent_frames=shape.frames,
+        latent_height=shape.height,
+        latent_width=shape.width,
+        patch_size=2,
+        audio_latents=shape.audio_latents,
         num_samples=800 * shape.audio_latents,
-        num_forwards=NUM_FORWARDS,
+        sample_rate_hz=32_000,
     )
+    return Demand(target=target, prompt_tokens=PROMPT_TOKENS, num_forwards=NUM_FORWARDS)
 
 
 def _text(run: Run, where: str, residency: Residency) -> Any:

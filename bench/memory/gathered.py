@@ -6,7 +6,7 @@ import torch.distributed as dist
 
 from bench.memory.rank import QUANTIZE, Rank, equal
 from talkies.benchmarks.timing import GIB, free
-from talkies.capacity.stage_bytes import block_bytes
+from talkies.capacity.weight_bytes import block_bytes
 from talkies.placement.ranks import gathered as dlo
 from talkies.placement.stream.host_memory import check_shm
 

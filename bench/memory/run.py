@@ -11,7 +11,7 @@ import torch
 from talkies.benchmarks import forward as fw
 from talkies.benchmarks.timing import Clock
 from talkies.capacity.hardware import H200, Hardware
-from talkies.capacity.stage_bytes import Sizes
+from talkies.capacity.sizes import Sizes
 from talkies.h3.config import DiTConfig
 
 

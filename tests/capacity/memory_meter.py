@@ -9,6 +9,11 @@ import torch
 
 def peak_bytes(call: Callable[[], object]) -> int:
     """Allocated by ``call`` beyond what was there before, at the highest moment; CPU only."""
+    return peak_and_kept_bytes(call)[0]
+
+
+def peak_and_kept_bytes(call: Callable[[], object]) -> tuple[int, int]:
+    """The same, and how much of it is still there when ``call`` has returned its result."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         kept = call()
     events = profile.profiler.kineto_results.events()
@@ -20,4 +25,4 @@ def peak_bytes(call: Callable[[], object]) -> int:
         total += size
         peak = max(peak, total)
     del kept
-    return peak
+    return peak, total

@@ -8,22 +8,24 @@ import torch
 from PIL import Image
 
 from talkies import Engine
-from talkies.capacity.admission import MemoryModel, Visits, check_fits
-from talkies.capacity.cost import size_of
-from talkies.capacity.demand import extents_of
+from talkies.capacity import stage_bytes
+from talkies.capacity.admission import MemoryModel, Visits
+from talkies.capacity.admission import check_fits as check_fits_of
+from talkies.capacity.demand import demand_of
 from talkies.capacity.forward_bytes import forward_rates
-from talkies.capacity.stage_bytes import Sizes, forward_bytes
+from talkies.capacity.sizes import Sizes
+from talkies.capacity.stage_bytes import forward_bytes
 from talkies.engine.load import build
 from talkies.engine.pipeline import path as pipeline
 from talkies.engine.pipeline.step import denoise_step
 from talkies.engine.worker import memory_model as footprint
 from talkies.errors import ConfigError, InvalidRequest
-from talkies.h3.clip_plan import plan
 from talkies.h3.config import DiTConfig
 from talkies.media.write.mp4 import write_mp4
 from talkies.model.chunking import Chunking
 from talkies.request import Condition, Target, VideoRequest
-from tests.capacity.memory_meter import peak_bytes
+from tests.capacity.media_files import MediaFiles
+from tests.capacity.memory_meter import peak_and_kept_bytes, peak_bytes
 
 MIB = 1 << 20
 
@@ -43,6 +45,14 @@ def request(num_frames=22, width=64, height=64, **changes):
     return VideoRequest(**{"prompt": "a ball", "num_sigmas": 3, "target": target, **changes})
 
 
+def need_of(model, wanted, limits):
+    return model.need(demand_of(wanted, limits))
+
+
+def check_fits(model, wanted, limits):
+    check_fits_of(model, wanted, demand_of(wanted, limits), limits)
+
+
 @pytest.mark.parametrize(("frames", "width", "height"), [(22, 64, 64), (56, 96, 64), (124, 64, 96), (362, 96, 64)])
 def test_no_unit_takes_more_than_was_predicted_nor_far_less(engine, model, frames, width, height):
     """Too little would break the promise; several times too much would refuse what fits."""
@@ -50,7 +60,7 @@ def test_no_unit_takes_more_than_was_predicted_nor_far_less(engine, model, frame
     state = pipeline.pack(c, pipeline.encode(c, pipeline.prepare(c, wanted)))
     peaks = [peak_bytes(lambda: denoise_step(c, state)), peak_bytes(lambda: pipeline.decode_audio(c, state))]
     peaks.append(peak_bytes(lambda: [None for _ in pipeline.decode_video(c, state)]))
-    need = model.need(wanted, c.limits)
+    need = need_of(model, wanted, c.limits)
     assert max(peaks) <= need.transient <= 3 * max(peaks)
 
 
@@ -62,24 +72,28 @@ def test_the_embedded_model_keeps_to_its_prediction(embedded_engine, frames, wid
     state = pipeline.pack(c, pipeline.encode(c, pipeline.prepare(c, wanted)))
     peaks = [peak_bytes(lambda: denoise_step(c, state)), peak_bytes(lambda: pipeline.decode_audio(c, state))]
     peaks.append(peak_bytes(lambda: [None for _ in pipeline.decode_video(c, state)]))
-    need = model.need(wanted, c.limits)
+    need = need_of(model, wanted, c.limits)
     assert max(peaks) <= need.transient <= 3 * max(peaks)
 
 
 def test_the_modulation_of_a_request_is_counted_while_it_is_held(engine, model):
     c = engine.components
-    held = {n: model.need(request(num_sigmas=n), c.limits).held for n in (3, 21, 200)}
+    held = {n: need_of(model, request(num_sigmas=n), c.limits).held for n in (3, 21, 200)}
     for n in (21, 200):
         prepared = pipeline.prepare(c, request(num_sigmas=n))
         state = pipeline.pack(c, pipeline.encode(c, prepared))
-        assert state.table.all_steps_bytes <= held[n] - held[3] + 3 * model.step_modulation
-    assert replace(model, whole_modulation=0).need(request(num_sigmas=200), c.limits).held == held[3]
+        assert state.table.all_steps_bytes <= held[n] - held[3] + 3 * stage_bytes.step_modulation_bytes(
+            model.sizes, demand_of(request(), c.limits)
+        )
+    assert need_of(replace(model, whole_modulation=0), request(num_sigmas=200), c.limits).held == held[3]
 
 
 def test_a_ladder_is_counted_by_its_points(model, engine):
     ladder = tuple(i / 20 for i in range(20, -1, -1))
     limits = engine.components.limits
-    assert model.need(request(num_sigmas=None, sigmas=ladder), limits) == model.need(request(num_sigmas=21), limits)
+    assert need_of(model, request(num_sigmas=None, sigmas=ladder), limits) == need_of(
+        model, request(num_sigmas=21), limits
+    )
 
 
 def test_tables_of_long_schedules_take_no_more_than_was_kept_for_tables(engine):
@@ -104,26 +118,76 @@ def test_references_are_counted_by_their_own_size(engine, model, tmp_path):
     video = Condition(kind="video", uri=str(tmp_path / "v.mp4"))
     picture = Condition(kind="image", uri=str(tmp_path / "p.png"))
     wanted = request(56, 96, 64, conditions=(video, picture))
-    clip, still = extents_of(wanted, plan(wanted, limits), limits)
+    demand = demand_of(wanted, limits)
+    clip, still = demand.conditions
     assert (clip.width, clip.height, clip.num_frames, clip.latent_frames) == (96, 64, 39, 12)
     assert (still.width, still.height, still.num_frames) == (128, 64, 1)
     alone = request(56, 96, 64)
-    added = size_of(wanted, limits).rows - size_of(alone, limits).rows
-    assert added == 12 * 3 * 2 + 2 * clip.audio_latents + 4 * 2
-    assert model.need(wanted, limits).held > model.need(alone, limits).held
-    assert peak_bytes(lambda: c.video.encode(torch.from_numpy(frames))) <= model.need(wanted, limits).transient
+    added = demand.rows - demand_of(alone, limits).rows
+    assert added == 12 * 3 * 2 + 2 * clip.audio_latents + 4 * 2 + clip.text_tokens + still.text_tokens
+    assert need_of(model, wanted, limits).held > need_of(model, alone, limits).held
+    assert peak_bytes(lambda: c.video.encode(torch.from_numpy(frames))) <= need_of(model, wanted, limits).transient
     far = request(56, 96, 64, conditions=(Condition(kind="video", uri="https://example.com/v.mp4"),))
-    assert model.need(far, limits).held > model.need(replace_conditions(wanted, video), limits).held
+    assert need_of(model, far, limits).held > need_of(model, replace_conditions(wanted, video), limits).held
 
 
 def replace_conditions(wanted, *conditions):
     return wanted.replace(conditions=conditions)
 
 
+KINDS = {
+    "words": lambda files: (),
+    "first": lambda files: (Condition(kind="image", uri=files.picture(120, 80), role="first"),),
+    "both": lambda files: tuple(
+        Condition(kind="image", uri=files.picture(120, 80), role=role) for role in ("first", "last")
+    ),
+    "pictures": lambda files: tuple(Condition(kind="image", uri=files.picture(60, 60 + 40 * i)) for i in range(4)),
+    "video": lambda files: (Condition(kind="video", uri=files.video(96, 64, 45, 1.5)),),
+    "picture and sounds": lambda files: (
+        Condition(kind="image", uri=files.picture(60, 60)),
+        *(Condition(kind="audio", uri=files.sound(n, 44_100)) for n in (20_000, 55_555)),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("frames", "width", "height"), [(22, 64, 64), (56, 96, 64)])
+def test_no_task_takes_or_keeps_more_than_was_predicted(tiny_ref_components, tmp_path, kind, frames, width, height):
+    """Every unit of a job: the text with its pictures, each condition, packing, a forward, sound and frames."""
+    c = tiny_ref_components
+    wanted = request(frames, width, height, conditions=KINDS[kind](MediaFiles(tmp_path)))
+    demand = demand_of(wanted, c.limits, count_tokens=c.text.tokenizer.count)
+    prepared = pipeline.prepare(c, wanted)
+    parts, encoded = pipeline.encode_by_parts(c, prepared), []
+
+    def unit():
+        try:
+            next(parts)
+        except StopIteration as end:
+            encoded.append(end.value)
+
+    peaks = []
+    while not encoded:
+        peaks.append(peak_bytes(unit))
+    pipeline.pack(c, encoded[0])  # the table of a schedule is kept for other requests, too
+    encoded[0].refined.clear()
+    made = []
+    packing, kept = peak_and_kept_bytes(lambda: made.append(pipeline.pack(c, encoded[0])))
+    state = made[0]
+    assert state.num_rows == demand.rows
+    peaks.append(peak_bytes(lambda: denoise_step(c, state)))
+    peaks.append(peak_bytes(lambda: pipeline.decode_audio(c, state)))
+    peaks.append(peak_bytes(lambda: [None for _ in pipeline.decode_video(c, state)]))
+    need = footprint.measure(c).need(demand)
+    assert max(peaks) <= need.transient <= 3 * max(peaks)
+    assert kept <= need.held
+    assert packing <= need.peak
+
+
 def test_a_clip_that_cannot_fit_is_refused_with_what_would(engine, model):
     limits = engine.limits
     long = request(124, 96, 64)
-    tight = replace(model, room=model.need(request(90, 96, 64), limits).peak, budget=900 * MIB)
+    tight = replace(model, room=need_of(model, request(90, 96, 64), limits).peak, budget=900 * MIB)
     with pytest.raises(InvalidRequest) as caught:
         check_fits(tight, long, limits)
     error = caught.value
@@ -136,12 +200,12 @@ def test_a_clip_that_cannot_fit_is_refused_with_what_would(engine, model):
     with pytest.raises(InvalidRequest, match="seconds=5") as caught:
         check_fits(tight, in_seconds, limits)
     assert caught.value.param == "seconds"
-    tiny = replace(model, room=model.need(request(22, 32, 32), limits).peak)
+    tiny = replace(model, room=need_of(model, request(22, 32, 32), limits).peak)
     with pytest.raises(InvalidRequest, match="size=96x64") as caught:
         check_fits(tiny, request(22, 96, 64), limits)
     assert "32x32 with 22 frames would fit" in caught.value.hint
     many = request(22, 64, 64, conditions=(Condition(kind="image", uri="https://x/a.png", role="first"),))
-    roomy = replace(model, room=model.need(request(22, 64, 64), limits).peak)
+    roomy = replace(model, room=need_of(model, request(22, 64, 64), limits).peak)
     with pytest.raises(InvalidRequest, match="1 references") as caught:
         check_fits(roomy, many, limits)
     assert caught.value.param == "conditions"
@@ -177,25 +241,25 @@ def test_the_model_crosses_to_the_server(model):
 
 
 def test_the_margin_is_kept_on_what_is_held_and_on_what_comes_and_goes(model, engine):
-    bare, doubled = (replace(model, slack=slack).need(request(), engine.limits) for slack in (1.0, 2.0))
+    bare, doubled = (need_of(replace(model, slack=slack), request(), engine.limits) for slack in (1.0, 2.0))
     assert doubled.held == pytest.approx(2 * bare.held, rel=1e-6)
     assert doubled.transient == pytest.approx(2 * bare.transient, rel=1e-6)
 
 
 def test_weights_that_visit_are_counted_with_their_stage_and_without_slack(model, engine):
     limits, wanted = engine.limits, request()
-    plain = model.need(wanted, limits)
+    plain = need_of(model, wanted, limits)
     small = replace(model, visits=Visits(text=1))
-    assert small.need(wanted, limits).transient == plain.transient  # the largest stage is another one
+    assert need_of(small, wanted, limits).transient == plain.transient  # the largest stage is another one
     big = replace(model, visits=Visits(decode=10**12))
-    assert big.need(wanted, limits).transient - 10**12 <= plain.transient
-    assert big.need(wanted, limits).held == plain.held
+    assert need_of(big, wanted, limits).transient - 10**12 <= plain.transient
+    assert need_of(big, wanted, limits).held == plain.held
 
 
 def test_a_clip_is_admitted_by_what_its_plan_counted(model, engine):
     """Chunked and in fp8, as the planner has it: the formula of a CPU would refuse what a plan promised."""
     rates = forward_rates(DiTConfig(), 2, Chunking(mlp_rows=8192, head_groups=2))
     chunked = replace(model, forward=rates, slack=1.0)
-    rows = size_of(request(124, 96, 64), engine.limits).rows
+    rows = demand_of(request(124, 96, 64), engine.limits).rows
     assert forward_bytes(Sizes(), 58_758, Chunking(mlp_rows=8192, head_groups=2)) == round(rates.bytes(58_758))
-    assert chunked.need(request(124, 96, 64), engine.limits).transient >= 0.99 * rates.bytes(rows)
+    assert need_of(chunked, request(124, 96, 64), engine.limits).transient >= 0.99 * rates.bytes(rows)

@@ -5,6 +5,8 @@ import itertools
 import pytest
 
 from talkies.capacity.cost import CostModel, Size, predict, saturation_rows, saturation_samples, size_of
+from talkies.capacity.demand import demand_of
+from talkies.errors import InvalidRequest
 from talkies.h3.geometry import Limits
 from talkies.request import Target, VideoRequest
 
@@ -32,18 +34,29 @@ def test_noise_never_makes_rows_free():
 
 
 def test_seconds_grow_with_steps_length_and_outputs():
+    def seconds(request):
+        return predict(model(), demand_of(request, LIMITS))
+
+    def size(request):
+        return size_of(demand_of(request, LIMITS))
+
     request = VideoRequest(prompt="x", num_sigmas=11, target=Target(num_frames=124))
-    base = predict(model(), request, LIMITS)
-    assert base == pytest.approx(10 * model().forward_s(size_of(request, LIMITS).rows))
-    assert predict(model(), request.replace(num_sigmas=21), LIMITS) == pytest.approx(2 * base)
-    assert predict(model(), request.replace(num_outputs=3), LIMITS) == pytest.approx(3 * base)
-    assert size_of(request.replace(num_outputs=3), LIMITS).pixels == 3 * size_of(request, LIMITS).pixels
-    assert predict(model(), request.replace(target=Target(num_frames=209)), LIMITS) > 1.5 * base
+    base = seconds(request)
+    assert base == pytest.approx(10 * model().forward_s(size(request).rows))
+    assert seconds(request.replace(num_sigmas=21)) == pytest.approx(2 * base)
+    assert seconds(request.replace(num_outputs=3)) == pytest.approx(3 * base)
+    assert size(request.replace(num_outputs=3)).pixels == 3 * size(request).pixels
+    assert seconds(request.replace(target=Target(num_frames=209))) > 1.5 * base
 
 
 def test_nothing_is_promised_before_a_measurement_or_for_a_refused_request():
-    assert predict(None, VideoRequest(prompt="x"), LIMITS) is None
-    assert predict(model(), VideoRequest(prompt="x", target=Target(seconds=60)), LIMITS) is None
+    assert predict(None, demand_of(VideoRequest(prompt="x"), LIMITS)) is None
+    with pytest.raises(InvalidRequest, match="seconds=60"):
+        demand_of(VideoRequest(prompt="x", target=Target(seconds=60)), LIMITS)
+
+
+def test_what_is_left_is_forwards_at_their_present_pace_and_pixels():
+    assert model(pixel_s=0.01).left_s(num_forwards=3, step_s=2.0, pixels=50) == pytest.approx(6.5)
 
 
 def test_finished_jobs_correct_the_model_slowly():

@@ -9,10 +9,10 @@ from __future__ import annotations
 import pytest
 
 from talkies.capacity import seconds as timing
-from talkies.capacity import stage_bytes as fp
+from talkies.capacity import weight_bytes as wb
 from talkies.capacity.hardware import H200
 from talkies.capacity.plan import chunk_cost
-from talkies.capacity.stage_bytes import Sizes
+from talkies.capacity.sizes import Sizes
 from talkies.model.chunking import Chunking
 from talkies.placement.quantize import QuantizeConfig
 from talkies.placement.stream.layerwise import LayerwiseConfig
@@ -49,7 +49,7 @@ PRECISIONS = (("bf16", QuantizeConfig()), ("fp8", QuantizeConfig(method="fp8")))
 
 def planned(rows: int, resident: int, quantize: QuantizeConfig) -> float:
     fp8 = quantize.method == "fp8"
-    blocks = fp.block_bytes(Sizes().dit, quantize, 2)
+    blocks = wb.block_bytes(Sizes().dit, quantize, 2)
     layerwise = LayerwiseConfig(resident=resident)
     return timing.forward_seconds(Sizes(), rows, H200, layerwise, blocks, fp8=fp8, fp8_attention=fp8)
 

@@ -11,11 +11,11 @@ import pytest
 from talkies.capacity import hardware, planner, refusal
 from talkies.capacity import plan as plan_module
 from talkies.capacity import seconds as timing
-from talkies.capacity import stage_bytes as fp
+from talkies.capacity import weight_bytes as wb
 from talkies.capacity.hardware import GIB, H200
 from talkies.capacity.plan import Wishes
 from talkies.capacity.planner import make_plan
-from talkies.capacity.stage_bytes import Sizes
+from talkies.capacity.sizes import Sizes
 from talkies.errors import ConfigError
 from talkies.h3.config import DiTConfig
 from talkies.model.chunking import Chunking
@@ -69,7 +69,7 @@ def test_a_block_by_hand():
 
 
 def test_short_requests_are_bound_by_the_bus_and_residents_help():
-    block = fp.block_bytes(SIZES.dit, QuantizeConfig(), 2)
+    block = wb.block_bytes(SIZES.dit, QuantizeConfig(), 2)
     seconds = [
         timing.forward_seconds(SIZES, 6_000, H200, LayerwiseConfig(resident=r), block) for r in (0, 10, 20, 30, 40, 50)
     ]
@@ -155,12 +155,12 @@ def test_budgets_of_a_described_machine():
 def test_the_nearest_size_fits_and_the_next_one_does_not():
     least = plan_module.needed(refusal.smallest(SIZES, FULL, H200, Wishes()).peak_bytes)
     tight = H200.with_budgets(round(least * 0.97), None)
-    near = refusal.nearest_work(SIZES, FULL, tight, Wishes())
+    near = refusal.nearest_demand(SIZES, FULL, tight, Wishes())
     assert near is not None
-    assert near.num_frames % 17 == FULL.num_frames % 17
+    assert near.target.num_frames % 17 == FULL.target.num_frames % 17
     make_plan(SIZES, near, tight)
-    longer = refusal.shorter(FULL, near.num_frames + 17, (near.num_frames + 17) / FULL.num_frames)
-    if longer.num_frames < FULL.num_frames:
+    longer = refusal.shorter(FULL, near.target.num_frames + 17, (near.target.num_frames + 17) / FULL.target.num_frames)
+    if longer.target.num_frames < FULL.target.num_frames:
         with pytest.raises(ConfigError):
             make_plan(SIZES, longer, tight)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -11,8 +13,11 @@ from talkies.benchmarks import forward as fw
 from talkies.benchmarks.random_dit import RandomDiT
 from talkies.capacity import refusal
 from talkies.capacity import stage_bytes as fp
-from talkies.capacity.stage_bytes import Sizes, TextSizes, VideoSizes, Work
+from talkies.capacity import weight_bytes as wb
+from talkies.capacity.demand import Demand
+from talkies.capacity.sizes import Sizes, TextSizes, VideoSizes
 from talkies.h3.config import DiTConfig
+from talkies.h3.geometry import Limits, geometry_of
 from talkies.kernels.select import REFERENCE
 from talkies.model.chunking import Chunking
 from talkies.model.weights import build_dit
@@ -25,18 +30,7 @@ GIB = 2**30
 CPU = torch.device("cpu")
 FP8 = QuantizeConfig(method="fp8")
 # The 8.7 s clip of the published measurements: 58,758 rows.
-FULL = Work(
-    rows=58_758,
-    video_rows=58_032,
-    audio_rows=696,
-    text_tokens=30,
-    latent_frames=62,
-    width=1152,
-    height=832,
-    num_frames=209,
-    num_samples=348 * 800,
-    num_forwards=49,
-)
+FULL = Demand(target=geometry_of(1152, 832, 209, Limits()), prompt_tokens=30, num_forwards=49)
 
 
 @pytest.mark.parametrize("quantize", [QuantizeConfig(), FP8, QuantizeConfig(method="fp8", exclude=("blocks.1.*",))])
@@ -45,21 +39,21 @@ def test_bytes_of_a_block_are_those_of_its_buffer(quantize):
     place = placer(quantize, fw.TINY, REFERENCE, CPU)
     dit = build_dit(source, attend=registry.create("sdpa"), adaln=False, place=place)
     measured = tuple(FlatLayout.of(parameters_of(block)).num_bytes for block in dit.blocks)
-    assert fp.block_bytes(fw.TINY, quantize, 2) == measured
+    assert wb.block_bytes(fw.TINY, quantize, 2) == measured
     refiner = tuple(FlatLayout.of(parameters_of(block)).num_bytes for block in dit.token_refiner.blocks)
-    assert fp.refiner_bytes(fw.TINY, 2) == refiner
+    assert wb.refiner_bytes(fw.TINY, 2) == refiner
     inside = ("blocks.", "token_refiner.blocks.")
     top = sum(p.nbytes for name, p in dit.named_parameters() if not name.startswith(inside))
-    assert fp.top_bytes(fw.TINY, 2) == top
+    assert wb.top_bytes(fw.TINY, 2) == top
 
 
 def test_the_released_sizes_by_hand():
     # 4 * 7168 * 5376 + 3 * 14336 * 5376 + 2 * 5376 + 2 * 128 parameters of two bytes; the padding is under 1 KiB.
     body = 4 * 7168 * 5376 + 3 * 14336 * 5376 + 2 * 5376 + 2 * 128
-    (block,) = set(fp.block_bytes(DiTConfig(), QuantizeConfig(), 2))
+    (block,) = set(wb.block_bytes(DiTConfig(), QuantizeConfig(), 2))
     assert 0 <= block - 2 * body < 1024
     assert block == pytest.approx(771e6, rel=2e-3)  # 14 ms at 55 GB/s
-    (fp8,) = set(fp.block_bytes(DiTConfig(), FP8, 2))
+    (fp8,) = set(wb.block_bytes(DiTConfig(), FP8, 2))
     assert fp8 == pytest.approx(block / 2, rel=1e-3)
     text = TextSizes()
     # q and o of 64 heads, k and v of 8, three products of 25,600, two norms, two head norms.
@@ -82,27 +76,27 @@ def test_the_text_encoders_layers_in_e4m3_by_hand(exclude):
     fp8 = linears + scales + norms
     some = fp8 + 5120 * 25_600 - 4 * 25_600
     wanted = (fp8,) * 4 if not exclude else (fp8, 2 * linears + norms, some, fp8)
-    assert fp.text_layer_bytes(text, quantize, 2) == wanted
-    assert fp.text_layer_bytes(text, QuantizeConfig(), 2) == (2 * linears + norms,) * 4
+    assert wb.text_layer_bytes(text, quantize, 2) == wanted
+    assert wb.text_layer_bytes(text, QuantizeConfig(), 2) == (2 * linears + norms,) * 4
     rest = 2 * text.rest_parameters
-    got = fp.text_weights(Sizes(text=text), "streamed", 2, quantize)
-    assert got == fp.Weights(0, 2 * max(wanted) + rest - VISION_AWAY, sum(wanted) + rest)
+    got = wb.text_weights(Sizes(text=text), "streamed", 2, quantize)
+    assert got == wb.Weights(0, 2 * max(wanted) + rest - VISION_AWAY, sum(wanted) + rest)
 
 
 def test_streamed_weights_by_hand():
     sizes = Sizes(dit=DiTConfig(num_layers=6))
-    (block,) = set(fp.block_bytes(sizes.dit, QuantizeConfig(), 2))
-    refiner, top = sum(fp.refiner_bytes(sizes.dit, 2)), fp.top_bytes(sizes.dit, 2)
-    got = fp.dit_weights(sizes, QuantizeConfig(), LayerwiseConfig(resident=2))
-    assert got == fp.Weights(top + 2 * block, 2 * block, 4 * block + refiner)
-    assert fp.dit_weights(sizes, QuantizeConfig(), None) == fp.Weights(top + 6 * block + refiner, 0, 0)
+    (block,) = set(wb.block_bytes(sizes.dit, QuantizeConfig(), 2))
+    refiner, top = sum(wb.refiner_bytes(sizes.dit, 2)), wb.top_bytes(sizes.dit, 2)
+    got = wb.dit_weights(sizes, QuantizeConfig(), LayerwiseConfig(resident=2))
+    assert got == wb.Weights(top + 2 * block, 2 * block, 4 * block + refiner)
+    assert wb.dit_weights(sizes, QuantizeConfig(), None) == wb.Weights(top + 6 * block + refiner, 0, 0)
     layer = sizes.text.layer_parameters * 2
     rest = sizes.text.rest_parameters * 2
-    assert fp.text_weights(sizes, "streamed") == fp.Weights(0, 2 * layer + rest - VISION_AWAY, 50 * layer + rest)
-    assert fp.text_weights(sizes, "evicted") == fp.Weights(0, 50 * layer + rest, 50 * layer + rest)
-    assert fp.text_weights(sizes, "resident") == fp.Weights(50 * layer + rest, 0, 0)
+    assert wb.text_weights(sizes, "streamed") == wb.Weights(0, 2 * layer + rest - VISION_AWAY, 50 * layer + rest)
+    assert wb.text_weights(sizes, "evicted") == wb.Weights(0, 50 * layer + rest, 50 * layer + rest)
+    assert wb.text_weights(sizes, "resident") == wb.Weights(50 * layer + rest, 0, 0)
     few = Sizes(text=TextSizes(num_vision_layers=2))  # they sit in their slots
-    assert fp.text_weights(few, "streamed").visiting == 2 * layer + rest
+    assert wb.text_weights(few, "streamed").visiting == 2 * layer + rest
 
 
 @pytest.mark.parametrize(
@@ -207,9 +201,15 @@ def test_decode_tiles_of_a_full_canvas_by_hand():
     assert v.tiles(112, 64) == 1
 
 
+def test_the_full_clip_has_its_published_rows():
+    assert (FULL.rows, FULL.video_rows, FULL.audio_rows, FULL.text_tokens) == (58_758, 58_032, 696, 30)
+    assert (FULL.target.latent_frames, FULL.target.num_samples) == (62, 348 * 800)
+
+
 def test_larger_requests_need_more():
     sizes = Sizes()
     small = refusal.shorter(FULL, 124, 124 / 209)
-    for formula in (fp.held_bytes, fp.decode_bytes, fp.sound_bytes):
+    held_bytes = partial(fp.held_bytes, whole_modulation=0)
+    for formula in (held_bytes, fp.decode_bytes, fp.sound_bytes):
         assert formula(sizes, small) <= formula(sizes, FULL)
     assert small.rows < FULL.rows

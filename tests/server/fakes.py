@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 
+from talkies.capacity.demand import Demand, demand_of
 from talkies.engine.port.service import Job, JobEvent, OnEvent, ServiceInfo
 from talkies.errors import InvalidRequest, NotReady
 from talkies.h3.clip_plan import plan
@@ -105,10 +106,13 @@ class FakeService:
     def cancel(self, job_id: str) -> None:
         self._cancelled.add(job_id)
 
-    def predict_seconds(self, request: VideoRequest) -> float | None:
+    def demand_of(self, request: VideoRequest) -> Demand:
+        return demand_of(request, LIMITS)
+
+    def predict_seconds(self, demand: Demand) -> float | None:
         return self.step_s * self.num_steps
 
-    def check_fits(self, request: VideoRequest) -> None:
+    def check_fits(self, request: VideoRequest, demand: Demand) -> None:
         if "huge" in request.prompt.split():
             raise InvalidRequest("num_frames=158: this clip needs about 9 GiB", hint="use less", param="num_frames")
 

@@ -1,4 +1,4 @@
-"""What a request will cost, from its sizes and measured step times. No torch: the server asks this, too.
+"""What a request will cost, from its demand and measured step times. No torch: the server asks this, too.
 
 A forward takes ``step_s + row_s * rows``; attention's square is absorbed, since the two measured points lie near the
 sizes that are served, and every finished job corrects the whole by its own ratio.
@@ -10,14 +10,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from talkies.capacity.demand import extents_of
-from talkies.errors import InvalidRequest
-from talkies.h3.clip_plan import plan
-from talkies.h3.geometry import Geometry, Limits
-from talkies.request import VideoRequest
+from talkies.capacity.demand import Demand
+from talkies.h3.geometry import Geometry
 
-CHARS_PER_TOKEN = 3.5  # English prose in a Qwen vocabulary; the prompt is a small share of the rows
-FALLBACK_ASPECT = 16 / 9  # of a keyframe that nobody has opened yet
 # The fixed part of a forward over that of its rows, from which on a device counts as full: more requests would gain at
 # most as much. A twentieth could not be found twice: there, a time that is off by 1 % moves the point by a fifth.
 OVERHEAD_SHARE = 0.1
@@ -40,29 +35,13 @@ class Size:
         return float(self.rows * self.num_forwards)
 
 
-def size_of(request: VideoRequest, limits: Limits) -> Size:
-    """Estimated from the request and the headers of its files.
-
-    Raises ``InvalidRequest`` where the checkpoint cannot make it.
-    """
-    geometry = plan(request, limits, auto_aspect=FALLBACK_ASPECT)
-    condition_rows = sum(extent.rows(limits) for extent in extents_of(request, geometry, limits))
+def size_of(demand: Demand) -> Size:
+    """What a demand's seconds depend on."""
     return Size(
-        rows=text_tokens(request.prompt) + condition_rows + geometry.video_rows + geometry.audio_rows,
-        num_forwards=num_forwards(request, limits) * request.num_outputs,
-        pixels=pixels_of(geometry) * request.num_outputs,
+        rows=demand.rows,
+        num_forwards=demand.num_forwards * demand.num_outputs,
+        pixels=demand.pixels,
     )
-
-
-def text_tokens(prompt: str) -> int:
-    """About how many rows a prompt becomes."""
-    return round(len(prompt) / CHARS_PER_TOKEN) + 1
-
-
-def num_forwards(request: VideoRequest, limits: Limits) -> int:
-    """Of one output."""
-    points = len(request.sigmas) if request.sigmas is not None else request.num_sigmas or limits.default_num_sigmas
-    return points - 1
 
 
 def pixels_of(geometry: Geometry) -> int:
@@ -108,6 +87,10 @@ class CostModel:
     def seconds(self, size: Size) -> float:
         """From begin to file, on an idle worker."""
         return self.ratio * self.raw_seconds(size)
+
+    def left_s(self, *, num_forwards: int, step_s: float, pixels: int) -> float:
+        """What is left of a job whose forwards take ``step_s`` each at present, with so many pixels to decode."""
+        return num_forwards * step_s + pixels * self.pixel_s
 
     def learned(self, size: Size, took_s: float) -> CostModel:
         """The model after a job that had the worker to itself for ``took_s`` seconds in all."""
@@ -178,11 +161,6 @@ def _line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
     return (a1 * bb - b1 * ab) / det, (b1 * aa - a1 * ab) / det
 
 
-def predict(model: CostModel | None, request: VideoRequest, limits: Limits) -> float | None:
-    """Seconds of ``request``; None before the first measurement or for a request that will be refused."""
-    if model is None:
-        return None
-    try:
-        return model.seconds(size_of(request, limits))
-    except InvalidRequest:
-        return None
+def predict(model: CostModel | None, demand: Demand) -> float | None:
+    """Seconds of what ``demand`` counts; None before the first measurement."""
+    return None if model is None else model.seconds(size_of(demand))

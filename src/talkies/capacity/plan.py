@@ -1,5 +1,5 @@
-"""Candidate plans, each priced by the formulas of ``stage_bytes`` and ``seconds``: what is resident, streamed or
-evicted, chunks, peak and seconds. Which one is taken: ``planner.py``."""
+"""Candidate plans, each priced by the formulas of ``weight_bytes``, ``stage_bytes`` and ``seconds``: what is resident,
+streamed or evicted, chunks, peak and seconds. Which one is taken: ``planner.py``."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from itertools import product
 from typing import Any
 
 from talkies.capacity import seconds as timing
-from talkies.capacity import stage_bytes as fp
+from talkies.capacity import stage_bytes as stages_of
+from talkies.capacity import weight_bytes as weights_of
+from talkies.capacity.demand import Demand
 from talkies.capacity.hardware import Hardware
-from talkies.capacity.stage_bytes import Sizes, Weights, Work
+from talkies.capacity.sizes import Sizes
+from talkies.capacity.weight_bytes import Weights
 from talkies.model.chunking import Chunking
 from talkies.placement.components import Residences, Where
+from talkies.placement.modulation_feed import WHOLE_BYTES
 from talkies.placement.quantize import QuantizeConfig
 from talkies.placement.stream.host_memory import gib
 from talkies.placement.stream.layerwise import LayerwiseConfig, streamed_positions
@@ -78,7 +82,7 @@ class Plan:
     components: tuple[Component, ...]
     stages: tuple[Stage, ...]
     forward_s: float
-    work: Work
+    demand: Demand
     tensor_parallel: int = 1
 
     @property
@@ -115,6 +119,7 @@ class Plan:
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``: bytes and seconds in the names."""
+        clip = self.demand.target
         return {
             "precision": self.precision,
             "text_precision": self.text_precision,
@@ -131,7 +136,16 @@ class Plan:
             "forward_s": self.forward_s,
             "total_s": self.total_s,
             "shard_degrees": {"ulysses": 1, "ring": 1, "tensor": self.tensor_parallel},
-            **{f"work_{name}": value for name, value in asdict(self.work).items()},
+            "work_rows": self.demand.rows,
+            "work_video_rows": self.demand.video_rows,
+            "work_audio_rows": self.demand.audio_rows,
+            "work_text_tokens": self.demand.text_tokens,
+            "work_latent_frames": clip.latent_frames,
+            "work_width": clip.width,
+            "work_height": clip.height,
+            "work_num_frames": clip.num_frames,
+            "work_num_samples": clip.num_samples,
+            "work_num_forwards": self.demand.num_forwards,
         }
 
 
@@ -146,50 +160,54 @@ def chunk_cost(chunking: Chunking) -> float:
 
 
 def price(
-    sizes: Sizes, work: Work, hardware: Hardware, wishes: Wishes, residences: Residences, chunking: Chunking
+    sizes: Sizes, demand: Demand, hardware: Hardware, wishes: Wishes, residences: Residences, chunking: Chunking
 ) -> Plan:
     """One candidate, whether it fits or not."""
     r, q = residences, wishes.quantize
     fp8 = q.method == "fp8"
-    dit = fp.dit_weights(sizes, q, r.dit)
+    dit = weights_of.dit_weights(sizes, q, r.dit)
     slots = wishes.slots
     fp8_text = wishes.text_quantize.method == "fp8"
-    text = fp.text_weights(sizes, r.text, slots, wishes.text_quantize)
-    video = fp.video_weights(sizes, r.video, slots)
-    audio = fp.audio_weights(sizes, r.audio)
-    fixed = dit.fixed + text.fixed + video.fixed + audio.fixed + fp.WORKSPACE
-    held = fp.held_bytes(sizes, work)
+    text = weights_of.text_weights(sizes, r.text, slots, wishes.text_quantize)
+    video = weights_of.video_weights(sizes, r.video, slots)
+    audio = weights_of.audio_weights(sizes, r.audio)
+    fixed = dit.fixed + text.fixed + video.fixed + audio.fixed + stages_of.WORKSPACE
+    held = stages_of.held_bytes(sizes, demand, whole_modulation=WHOLE_BYTES)
+    conditions = max((stages_of.condition_bytes(sizes, c) for c in demand.conditions), default=0)
     # The refiner has one slot of its own, and leaves before the blocks come.
-    refiner = 0 if r.dit is None else max(fp.refiner_bytes(sizes.dit, sizes.block_bytes), default=0)
-    forward = fp.forward_bytes(sizes, work.rows, chunking, fp8=fp8, fp8_attention=wishes.fp8_attention)
+    refiner = 0 if r.dit is None else max(weights_of.refiner_bytes(sizes.dit, sizes.block_bytes), default=0)
+    forward = stages_of.forward_bytes(sizes, demand.rows, chunking, fp8=fp8, fp8_attention=wishes.fp8_attention)
     forward_s = timing.forward_seconds(
-        sizes, work.rows, hardware, r.dit, fp.block_bytes(sizes.dit, q, sizes.block_bytes),
+        sizes, demand.rows, hardware, r.dit, weights_of.block_bytes(sizes.dit, q, sizes.block_bytes),
         fp8=fp8, fp8_attention=wishes.fp8_attention,
     )  # fmt: skip
     forward_s *= chunk_cost(chunking)
     stages = (
         Stage(
             name="encode",
-            peak_bytes=fixed + text.visiting + fp.encode_bytes(sizes, work, fp8=fp8_text),
-            seconds=timing.encode_seconds(sizes, work, hardware, text.host, fp8=fp8_text),
+            peak_bytes=fixed + max(text.visiting + stages_of.text_bytes(sizes, demand, fp8=fp8_text), conditions),
+            seconds=timing.encode_seconds(sizes, demand, hardware, text.host, fp8=fp8_text),
         ),
         Stage(
             name="pack",
-            peak_bytes=fixed + held + max(refiner, fp.table_bytes(sizes, work)),
+            peak_bytes=fixed + held + max(refiner, stages_of.table_bytes(sizes, demand)),
             # AdaLN matrices are read from the file and cross once a schedule; kept for the next request with it.
-            seconds=fp.table_bytes(sizes, work) * sizes.dit.num_layers / 2 / hardware.h2d_bytes_per_s,
+            seconds=stages_of.table_bytes(sizes, demand) * sizes.dit.num_layers / 2 / hardware.h2d_bytes_per_s,
         ),
         Stage(
             name="denoise",
             peak_bytes=fixed + held + dit.visiting + forward,
-            seconds=forward_s * work.num_forwards,
+            seconds=forward_s * demand.num_forwards,
         ),
         Stage(
             name="decode",
             peak_bytes=fixed
             + held
-            + max(video.visiting + fp.decode_bytes(sizes, work), audio.visiting + fp.sound_bytes(sizes, work)),
-            seconds=timing.decode_seconds(sizes, work, hardware, video.host, streamed=r.video == "streamed"),
+            + max(
+                video.visiting + stages_of.decode_bytes(sizes, demand),
+                audio.visiting + stages_of.sound_bytes(sizes, demand),
+            ),
+            seconds=timing.decode_seconds(sizes, demand, hardware, video.host, streamed=r.video == "streamed"),
         ),
     )
     where = "resident" if r.dit is None else "streamed"
@@ -212,7 +230,7 @@ def price(
         components=components,
         stages=stages,
         forward_s=forward_s,
-        work=work,
+        demand=demand,
         tensor_parallel=sizes.tensor_parallel,
     )
 
@@ -245,9 +263,9 @@ def candidates(sizes: Sizes, hardware: Hardware, wishes: Wishes) -> Iterator[tup
         yield from product((Residences(dit=dit, text=text, video=video, audio=audio),), chunkings)
 
 
-def all_plans(sizes: Sizes, work: Work, hardware: Hardware, wishes: Wishes) -> list[Plan]:
+def all_plans(sizes: Sizes, demand: Demand, hardware: Hardware, wishes: Wishes) -> list[Plan]:
     """Every candidate, whether it fits or not."""
-    return [price(sizes, work, hardware, wishes, r, c) for r, c in candidates(sizes, hardware, wishes)]
+    return [price(sizes, demand, hardware, wishes, r, c) for r, c in candidates(sizes, hardware, wishes)]
 
 
 def host_needed(plan: Plan) -> int:

@@ -7,24 +7,25 @@ that fits the one given.
 
 from __future__ import annotations
 
+from talkies.capacity.demand import Demand
 from talkies.capacity.hardware import Hardware
 from talkies.capacity.plan import Plan, Wishes, candidates, price
 from talkies.capacity.refusal import refusal
-from talkies.capacity.stage_bytes import Sizes, Work
+from talkies.capacity.sizes import Sizes
 
 SAME_SPEED = 1.002  # two plans that differ by less are equally fast
 
 
-def make_plan(sizes: Sizes, work: Work, hardware: Hardware, wishes: Wishes | None = None) -> Plan:
+def make_plan(sizes: Sizes, demand: Demand, hardware: Hardware, wishes: Wishes | None = None) -> Plan:
     """The fastest plan that fits; raises ``ConfigError`` naming the smallest budget and the nearest size that fit."""
     wishes = wishes or Wishes()
     best: Plan | None = None
     for residences, chunking in candidates(sizes, hardware, wishes):
-        plan = price(sizes, work, hardware, wishes, residences, chunking)
+        plan = price(sizes, demand, hardware, wishes, residences, chunking)
         if plan.fits(hardware) and (best is None or _better(plan, best)):
             best = plan
     if best is None:
-        raise refusal(sizes, work, hardware, wishes)
+        raise refusal(sizes, demand, hardware, wishes)
     return best
 
 

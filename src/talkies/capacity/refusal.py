@@ -6,16 +6,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from talkies.capacity.demand import Demand
 from talkies.capacity.hardware import Hardware
 from talkies.capacity.plan import Plan, Wishes, all_plans, host_needed, needed
-from talkies.capacity.stage_bytes import Sizes, Work
+from talkies.capacity.sizes import Sizes
 from talkies.errors import ConfigError
 from talkies.placement.stream.host_memory import gib
 
 
-def smallest(sizes: Sizes, work: Work, hardware: Hardware, wishes: Wishes) -> Plan:
+def smallest(sizes: Sizes, demand: Demand, hardware: Hardware, wishes: Wishes) -> Plan:
     """The plan of least device memory within the host's, or at all when none is."""
-    return _least(all_plans(sizes, work, hardware, wishes), hardware.ram_bytes)
+    return _least(all_plans(sizes, demand, hardware, wishes), hardware.ram_bytes)
 
 
 def _least(plans: Sequence[Plan], ram_bytes: float) -> Plan:
@@ -23,28 +24,28 @@ def _least(plans: Sequence[Plan], ram_bytes: float) -> Plan:
     return min(in_host or plans, key=lambda p: (p.peak_bytes, p.host_bytes))
 
 
-def nearest_work(sizes: Sizes, work: Work, hardware: Hardware, wishes: Wishes) -> Work | None:
+def nearest_demand(sizes: Sizes, demand: Demand, hardware: Hardware, wishes: Wishes) -> Demand | None:
     """The longest clip of this canvas that fits, in steps of one VAE clip; ``None`` when not even the shortest."""
-    tail, clip = work.num_frames % sizes.video.clip_frames, sizes.video.clip_frames
-    longer = range(tail + clip, work.num_frames, clip)
+    tail, clip = demand.target.num_frames % sizes.video.clip_frames, sizes.video.clip_frames
+    longer = range(tail + clip, demand.target.num_frames, clip)
     # What a shorter clip needs is less, so the border is found by halving.
     low, high = 0, len(longer)
     while low < high:
         middle = (low + high) // 2
-        candidate = shorter(work, longer[middle], longer[middle] / work.num_frames)
+        candidate = shorter(demand, longer[middle], longer[middle] / demand.target.num_frames)
         if smallest(sizes, candidate, hardware, wishes).fits(hardware):
             low = middle + 1
         else:
             high = middle
-    return shorter(work, longer[low - 1], longer[low - 1] / work.num_frames) if low else None
+    return shorter(demand, longer[low - 1], longer[low - 1] / demand.target.num_frames) if low else None
 
 
-def refusal(sizes: Sizes, work: Work, hardware: Hardware, wishes: Wishes) -> ConfigError:
+def refusal(sizes: Sizes, demand: Demand, hardware: Hardware, wishes: Wishes) -> ConfigError:
     """What ``make_plan`` raises: about host memory where only that is short, else about the device's."""
-    size = f"{work.width}x{work.height} with {work.num_frames} frames"
-    near = nearest_work(sizes, work, hardware, wishes)
-    fits = "no shorter clip fits" if near is None else f"{near.num_frames} frames of this canvas would fit"
-    plans = all_plans(sizes, work, hardware, wishes)
+    size = f"{demand.target.size} with {demand.target.num_frames} frames"
+    near = nearest_demand(sizes, demand, hardware, wishes)
+    fits = "no shorter clip fits" if near is None else f"{near.target.num_frames} frames of this canvas would fit"
+    plans = all_plans(sizes, demand, hardware, wishes)
     within = [p for p in plans if needed(p.peak_bytes) <= hardware.vram_bytes]
     if within:
         host = min(host_needed(p) for p in within)
@@ -68,15 +69,14 @@ def _mib(num_bytes: int) -> str:
     return f"{-(-num_bytes // 2**20)}MiB"
 
 
-def shorter(work: Work, num_frames: int, scale: float) -> Work:
-    """About the same request with ``scale`` of its video and sound."""
-    video, audio = round(work.video_rows * scale), round(work.audio_rows * scale)
-    return replace(
-        work,
-        rows=work.rows - work.video_rows - work.audio_rows + video + audio,
-        video_rows=video,
-        audio_rows=audio,
-        latent_frames=max(7, round(work.latent_frames * scale)),
+def shorter(demand: Demand, num_frames: int, scale: float) -> Demand:
+    """About the same request with ``scale`` of its video and sound; its conditions stay."""
+    g = demand.target
+    target = replace(
+        g,
         num_frames=num_frames,
-        num_samples=round(work.num_samples * scale),
+        latent_frames=max(7, round(g.latent_frames * scale)),
+        audio_latents=round(g.audio_latents * scale),
+        num_samples=round(g.num_samples * scale),
     )
+    return replace(demand, target=target)

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
+from talkies.capacity.demand import Demand
 from talkies.capacity.hardware import Hardware
-from talkies.capacity.stage_bytes import Sizes, VideoSizes, Work
+from talkies.capacity.sizes import Sizes, VideoSizes
 from talkies.h3.config import DiTConfig
 from talkies.placement.stream.layerwise import LayerwiseConfig, streamed_positions
 
@@ -98,27 +99,34 @@ def forward_seconds(
     return pass_seconds([block_s] * n, transfers, layerwise.slots if layerwise else n)
 
 
-def encode_seconds(sizes: Sizes, work: Work, hardware: Hardware, host_bytes: int, *, fp8: bool = False) -> float:
-    """The text; what is not on the device crosses while it computes."""
+def encode_seconds(sizes: Sizes, demand: Demand, hardware: Hardware, host_bytes: int, *, fp8: bool = False) -> float:
+    """The text and the pictures it sees; what is not on the device crosses while it computes."""
     t = sizes.text
-    flops = 2 * work.text_tokens * t.layer_parameters * t.num_layers
+    flops = 2 * demand.text_tokens * t.layer_parameters * t.num_layers
     rate = hardware.fp8_flops if fp8 and hardware.fp8_flops else hardware.matmul_flops
-    return max(flops / (TEXT_SHARE * rate), host_bytes / hardware.h2d_bytes_per_s)
+    # Each patch sees those of its own frame pair; a condition's pairs are equally large.
+    vision = sum(
+        c.vision_patches * (2 * t.vision_layer_parameters + 4 * c.patches_per_pair * t.vision_width)
+        for c in demand.conditions
+    )
+    vision_s = vision * t.num_vision_layers / hardware.matmul_flops
+    return max(flops / (TEXT_SHARE * rate) + vision_s / TEXT_SHARE, host_bytes / hardware.h2d_bytes_per_s)
 
 
-def vit_flops(v: VideoSizes, work: Work) -> float:
+def vit_flops(v: VideoSizes, demand: Demand) -> float:
     """Of the products and the attention of all tiles of a clip."""
-    tokens = v.tile_tokens(work.width, work.height)
-    tiles = v.tiles(work.width, work.height) * v.windows(work.latent_frames)
+    g = demand.target
+    tokens = v.tile_tokens(g.width, g.height)
+    tiles = v.tiles(g.width, g.height) * v.windows(g.latent_frames)
     return tiles * tokens * v.num_layers * (2 * v.layer_parameters + 4 * tokens * v.width)
 
 
-def decode_seconds(sizes: Sizes, work: Work, hardware: Hardware, weights_bytes: int, *, streamed: bool) -> float:
+def decode_seconds(sizes: Sizes, demand: Demand, hardware: Hardware, weights_bytes: int, *, streamed: bool) -> float:
     """``weights_bytes`` cross once for the clip, or once for each batch of tiles when they are streamed."""
-    v = sizes.video
-    compute_s = vit_flops(v, work) / (VIT_SHARE * hardware.matmul_flops)
+    v, g = sizes.video, demand.target
+    compute_s = vit_flops(v, demand) / (VIT_SHARE * hardware.matmul_flops)
     if not streamed:
         return compute_s + weights_bytes / hardware.h2d_bytes_per_s
-    per_batch = max(1, v.batch_tokens // v.tile_tokens(work.width, work.height))
-    batches = v.windows(work.latent_frames) * -(-v.tiles(work.width, work.height) // per_batch)
+    per_batch = max(1, v.batch_tokens // v.tile_tokens(g.width, g.height))
+    batches = v.windows(g.latent_frames) * -(-v.tiles(g.width, g.height) // per_batch)
     return max(compute_s, batches * weights_bytes / hardware.h2d_bytes_per_s)

@@ -51,15 +51,14 @@ def plan(
     """What stays on the GPU, what streams, chunk sizes, the peak and the seconds of every stage."""
     import torch
 
-    from talkies.capacity.cost import FALLBACK_ASPECT
+    from talkies.capacity.demand import demand_of
     from talkies.capacity.plan import Wishes
     from talkies.capacity.planner import make_plan
-    from talkies.capacity.stage_bytes import Sizes
+    from talkies.capacity.sizes import Sizes
     from talkies.codecs.limits import limits_of
     from talkies.engine.config import EngineConfig
     from talkies.engine.load import planning
     from talkies.engine.load.build import locate
-    from talkies.h3.clip_plan import plan as geometry_plan
     from talkies.h3.config import DiTConfig
     from talkies.h3.geometry import Limits
     from talkies.h3.partitions import find_parts
@@ -79,10 +78,13 @@ def plan(
     request = VideoRequest(
         prompt=planning.TYPICAL_PROMPT,
         num_sigmas=steps,
-        target=Target(width=width, height=height, aspect=aspect, seconds=seconds, num_frames=frames),
+        # No keyframe is there to give the canvas its ratio.
+        target=Target(
+            width=width, height=height, aspect=aspect or limits.default_aspect, seconds=seconds, num_frames=frames
+        ),
         conditions=tuple(Condition(kind="image", uri="keyframe.png", role=role) for role in roles),  # type: ignore[arg-type]
     )
-    work = planning.work_of(request, geometry_plan(request, limits, auto_aspect=FALLBACK_ASPECT), limits)
+    demand = demand_of(request, limits)
     machine = planning.described(gpu, vram, ram) if gpu is not None else _here(vram, ram, fp8_attention)
     quantize = QuantizeConfig(method=quantization)  # type: ignore[arg-type]
     text_quantize = EngineConfig(text_quantization=text_quantization).text_quantize  # type: ignore[arg-type]
@@ -92,7 +94,7 @@ def plan(
         text_quantize=text_quantize,
         fp8_attention=fp8_attention,
     )
-    found = make_plan(sizes, work, machine, wishes)
+    found = make_plan(sizes, demand, machine, wishes)
     if json:
         from dataclasses import asdict
 
@@ -129,14 +131,14 @@ def _print(found: Plan, machine: Hardware) -> None:
         return gib(num_bytes) if num_bytes else "-"
 
     console = Console()
-    work, layerwise = found.work, found.residences.dit
+    demand, layerwise = found.demand, found.residences.dit
     console.print(
         f"[bold]{escape(machine.name)}[/] ({machine.source}): {gib(machine.vram_bytes)}, "
         f"{machine.h2d_bytes_per_s / 1e9:.0f} GB/s, {machine.matmul_flops / 1e12:.0f} TFLOP/s, "
         f"{gib(machine.ram_bytes)} of RAM"
     )
     console.print(
-        f"{work.width}x{work.height}, {work.num_frames} frames: {work.rows} rows, {work.num_forwards} forwards"
+        f"{demand.target.size}, {demand.target.num_frames} frames: {demand.rows} rows, {demand.num_forwards} forwards"
         + (f"; one of {found.tensor_parallel} GPUs that share the DiT" if found.tensor_parallel > 1 else "")
     )
     parts = Table("component", "where", "always there", "while it works", "host")

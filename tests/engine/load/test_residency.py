@@ -261,17 +261,17 @@ def test_fp8_streams(monkeypatch):
 def test_sizes_of_the_embedded_checkpoint_are_its_weights(embedded_engine):
     c = embedded_engine.components
     sizes = planning.sizes_of(c.parts, on_gpu=False, dtype=torch.float32)
-    from talkies.capacity import stage_bytes as fp
+    from talkies.capacity import weight_bytes as wb
 
     dit = sum(p.nbytes for one in c.dits.values() for p in one.parameters())
-    assert fp.dit_weights(sizes, planning.Wishes().quantize, None).fixed == pytest.approx(dit, rel=0.02)
+    assert wb.dit_weights(sizes, planning.Wishes().quantize, None).fixed == pytest.approx(dit, rel=0.02)
     decoder = sum(p.nbytes for p in c.video.decoder.parameters())
-    assert fp.video_weights(sizes, "resident").fixed == pytest.approx(decoder, rel=0.02)
+    assert wb.video_weights(sizes, "resident").fixed == pytest.approx(decoder, rel=0.02)
     vision = c.text.encoder.model.visual
     assert sizes.text.num_vision_layers == len(vision.blocks)
     assert sizes.text.vision_layer_parameters == sum(p.numel() for p in vision.blocks[0].parameters())
     audio = sum(p.nbytes for p in c.audio.model.parameters())
-    assert fp.audio_weights(sizes, "resident").fixed == pytest.approx(audio, rel=0.05)
+    assert wb.audio_weights(sizes, "resident").fixed == pytest.approx(audio, rel=0.05)
 
 
 def test_a_ram_budget_that_is_too_small_names_the_smallest():

@@ -231,6 +231,23 @@ def test_a_model_that_is_not_there_is_dead_at_once(tmp_path):
     client.executor.close()
 
 
+def test_a_request_is_counted_by_the_checkpoints_own_tokenizer_without_torch(tiny_folder, tmp_path):
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from types import SimpleNamespace\n"
+        "from talkies.engine.service.executor import Executor\n"
+        "from talkies.h3.geometry import Limits\n"
+        "from talkies.request import VideoRequest\n"
+        "service = Executor(None)\n"
+        "service.info = SimpleNamespace(limits=Limits(), tokenizer=Path(sys.argv[1]))\n"
+        "print(service.demand_of(VideoRequest(prompt='a ball')).prompt_tokens, 'torch' in sys.modules)\n"
+    )
+    run = [sys.executable, "-c", code, str(tiny_folder / "tokenizer")]
+    done = subprocess.run(run, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+    assert done.stdout.split() == ["6", "False"]  # a token a byte
+
+
 def test_importing_the_executor_does_not_import_torch():
     code = "import sys, talkies.engine.service.executor; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

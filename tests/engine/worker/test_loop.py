@@ -11,6 +11,8 @@ import torch
 from PIL import Image
 
 from talkies import Engine
+from talkies.capacity.demand import demand_of
+from talkies.capacity.headers import header_of
 from talkies.engine.config import EngineConfig
 from talkies.engine.load import build
 from talkies.engine.pipeline.condition_media import check_media_root
@@ -399,12 +401,57 @@ def test_a_model_that_is_not_there_is_named(tmp_path):
         Rig(tmp_path / "nothing-here", tmp_path)
 
 
+@pytest.fixture
+def headers_read(monkeypatch):
+    """Names of the files whose headers were read to count a request."""
+    read = []
+
+    def noted(condition):
+        read.append(condition.uri.rpartition("/")[2])
+        return header_of(condition)
+
+    monkeypatch.setattr("talkies.capacity.demand.header_of", noted)
+    return read
+
+
+def test_headers_are_read_once_a_request_and_not_once_a_unit(tiny_folder, tmp_path, headers_read):
+    for name in ("p.png", "q.png"):
+        Image.new("RGB", (64, 64), "red").save(tmp_path / name)
+    rig = Rig(tiny_folder, tmp_path)
+    conditions = tuple(
+        Condition(kind="image", uri=str(tmp_path / name), role=role)
+        for name, role in (("p.png", "first"), ("q.png", "last"))
+    )
+    (kinds,) = rig.run(rig.job("counted", conditions=conditions))
+    assert kinds[-1] == "finished"
+    assert kinds.count("progress") > 5
+    assert headers_read == ["p.png", "q.png"]
+
+
+def test_a_job_that_was_counted_at_submit_is_not_counted_again(tiny_folder, tmp_path, headers_read, monkeypatch):
+    Image.new("RGB", (64, 64), "red").save(tmp_path / "p.png")
+    rig = Rig(tiny_folder, tmp_path)
+    components = rig.worker._components
+    job = rig.job("counted", conditions=(Condition(kind="image", uri=str(tmp_path / "p.png"), role="first"),))
+    demand = demand_of(job.request, components.limits, count_tokens=components.text.tokenizer.count)
+    admitted = []
+    admit = rig.worker._scheduler.admit
+    monkeypatch.setattr(rig.worker._scheduler, "admit", lambda name, **of: (admitted.append(of), admit(name, **of)))
+    rig.run(replace(job, demand=demand))
+    assert headers_read == ["p.png"]
+    assert admitted[0]["rows"] == demand.rows == rig.last("counted").facts["rows"]
+    assert admitted[0]["remaining"] == demand.rows * demand.num_forwards
+    need = rig.worker._memory.need(demand)
+    assert (admitted[0]["held"], admitted[0]["transient"]) == (need.held, need.transient)
+
+
 def test_a_job_over_the_budget_fails_by_name_and_others_wait_for_memory(tiny_folder, tmp_path):
     rig = Rig(tiny_folder, tmp_path, policy="fair")
     limits = rig.worker._components.limits
     model = rig.worker._memory
     small = rig.job("a").request
-    need = model.need(small, limits)
+    count_tokens = rig.worker._components.text.tokenizer.count
+    need = model.need(demand_of(small, limits, count_tokens=count_tokens))
     room = need.peak + 200_000  # the names differ in length
     rig.worker._memory = replace(model, room=room, budget=1 << 30)
     rig.worker._scheduler.room = room

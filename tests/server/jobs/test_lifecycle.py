@@ -12,8 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
+from talkies.capacity.demand import Demand
 from talkies.engine.port.service import Job, JobEvent
 from talkies.errors import ConfigError
+from talkies.request import VideoRequest
 from talkies.server.app import create_app
 from talkies.server.config import ServerConfig
 from talkies.server.jobs.live import Live, percent
@@ -44,6 +46,20 @@ def test_a_job_waits_as_queued_until_the_engine_takes_it(server: Server) -> None
     assert server.http.get(f"/v1/videos/{third['id']}").json()["queue_position"] == 1
     server.service.release.set()
     assert server.wait(third["id"])["status"] == "completed"
+
+
+def test_a_request_is_counted_once_and_the_job_carries_it(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    service, counted = server.service, []
+
+    def demand_of(request: VideoRequest) -> Demand:
+        counted.append(count(request))
+        return counted[-1]
+
+    count = service.demand_of
+    monkeypatch.setattr(service, "demand_of", demand_of)
+    job = server.create("a ball")
+    assert server.wait(job["id"])["status"] == "completed"
+    assert [service.jobs[job["id"]].demand] == counted
 
 
 def test_a_waiting_job_waits_for_what_is_left_of_the_running_one() -> None:

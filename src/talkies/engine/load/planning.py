@@ -15,27 +15,27 @@ from pathlib import Path
 
 import torch
 
-from talkies.capacity import hardware, measure, planner
-from talkies.capacity import stage_bytes as footprint
-from talkies.capacity.cost import FALLBACK_ASPECT, num_forwards, text_tokens
+from talkies.capacity import hardware, measure, planner, stage_bytes, weight_bytes
+from talkies.capacity.demand import Demand, demand_of
 from talkies.capacity.hardware import Hardware
 from talkies.capacity.plan import Plan, Wishes
 from talkies.capacity.ram import free_ram_bytes
-from talkies.capacity.stage_bytes import Sizes, TextSizes, VideoSizes, Work
+from talkies.capacity.sizes import Sizes, TextSizes, VideoSizes
 from talkies.codecs.audio.vae import AudioVAEConfig
 from talkies.codecs.text.encoder import NUM_LAYERS
+from talkies.codecs.text.patches import PatchConfig
 from talkies.codecs.video.config import VideoVAEConfig
 from talkies.codecs.video.vae import TOKENS_PER_BATCH_CPU, TOKENS_PER_BATCH_GPU
 from talkies.engine.config import EngineConfig, ResolvedConfig
 from talkies.errors import ConfigError
-from talkies.files.component_folders import read_json
+from talkies.files.json_files import read_json
 from talkies.files.tensor_files import TensorFiles
-from talkies.h3.clip_plan import plan
-from talkies.h3.geometry import Geometry, Limits
+from talkies.h3.geometry import Limits
 from talkies.h3.partitions import Parts
 from talkies.model.chunking import Chunking
 from talkies.model.weights import read_config
 from talkies.placement.components import Residences
+from talkies.placement.modulation_feed import WHOLE_BYTES
 from talkies.placement.ranks.tensor_parallel import shard_config
 from talkies.placement.stream.host_memory import gib, raise_memlock
 from talkies.placement.stream.layerwise import LayerwiseConfig
@@ -44,6 +44,11 @@ from talkies.request import VideoRequest
 log = logging.getLogger(__name__)
 TYPICAL_PROMPT = "x" * 1000
 AUTO_SHARE = 0.9  # of what is free: a budget that nobody gave leaves something for others
+# Tensors of a full-rate layer that live together, counted in torch's record of allocations.
+AUDIO_DECODE_TENSORS, AUDIO_ENCODE_TENSORS = 14, 8
+SAMPLE_BYTES = 80  # of a stereo sample, however few channels there are
+# Without oneDNN's blocked kernels a 3x3x3 convolution unrolls its input 27 times.
+ENCODE_TENSORS_CPU, ENCODE_TENSORS_CUDA = 40, 12
 # Whoever sets one of them has chosen the settings; the second is the newer name.
 ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
@@ -57,13 +62,14 @@ def sizes_of(parts: Parts, *, on_gpu: bool, dtype: torch.dtype, tensor_parallel:
     config = read_json(parts.text_encoder / "config.json")
     text = config["text_config"]
     heads, width = text["num_attention_heads"], text["hidden_size"]
+    vision_config, patches = config["vision_config"], PatchConfig.load(parts.processor)
     vision = {key: prod(e.shape) for key, e in TensorFiles(parts.text_encoder).keys.items() if "visual." in key}
     vision_layers: Counter[str] = Counter()
     for key, count in vision.items():
         if "visual.blocks." in key:
             vision_layers[key.split("visual.blocks.")[1].split(".")[0]] += count
     video = VideoVAEConfig.read(parts.video_vae)
-    vit, temporal = video.decoder, video.temporal
+    vit, temporal, channels = video.decoder, video.temporal, video.encoder_kwargs["block_out_channels"][0]
     audio = AudioVAEConfig.read(parts.audio_vae)
     last = max(1, audio.arch["decoder_dim"] // 2 ** len(audio.arch["decoder_rates"]))
     return Sizes(
@@ -77,6 +83,9 @@ def sizes_of(parts: Parts, *, on_gpu: bool, dtype: torch.dtype, tensor_parallel:
             head_dim=text.get("head_dim", width // heads),
             vocabulary=text["vocab_size"],
             vision_parameters=sum(vision.values()),
+            vision_width=vision_config["hidden_size"],
+            vision_inner=vision_config["intermediate_size"],
+            vision_patch_values=3 * patches.temporal_patch_size * patches.patch_size**2,
             num_vision_layers=len(vision_layers),
             vision_layer_parameters=max(vision_layers.values(), default=0),
         ),
@@ -96,37 +105,20 @@ def sizes_of(parts: Parts, *, on_gpu: bool, dtype: torch.dtype, tensor_parallel:
             window_frames=temporal.min_latents * temporal.factor,
             clip_frames=temporal.clip_frames,
             linear_bytes=2 if on_gpu else 4,
+            encoder_pixel_bytes=4 * channels * (ENCODE_TENSORS_CUDA if on_gpu else ENCODE_TENSORS_CPU),
         ),
         audio_parameters=sum(prod(entry.shape) for entry in TensorFiles(parts.audio_vae).keys.values()),
-        audio_sample_bytes=4 * 2 * last * 14 + 80,
+        audio_sample_bytes=4 * 2 * last * AUDIO_DECODE_TENSORS + SAMPLE_BYTES,
+        audio_encode_sample_bytes=4 * 2 * audio.arch["encoder_dim"] * AUDIO_ENCODE_TENSORS + SAMPLE_BYTES,
         block_bytes=dtype.itemsize,
         num_partitions=len(folders),
         tensor_parallel=tensor_parallel,
     )
 
 
-def work_of(request: VideoRequest, geometry: Geometry, limits: Limits) -> Work:
-    """References are counted as the rows of a frame each; text as its characters say."""
-    tokens = text_tokens(request.prompt)
-    video = geometry.video_rows + len(request.conditions) * geometry.rows_per_frame
-    return Work(
-        rows=tokens + video + geometry.audio_rows,
-        video_rows=video,
-        audio_rows=geometry.audio_rows,
-        text_tokens=tokens,
-        latent_frames=geometry.latent_frames,
-        width=geometry.width,
-        height=geometry.height,
-        num_frames=geometry.num_frames,
-        num_samples=geometry.num_samples,
-        num_forwards=num_forwards(request, limits),
-    )
-
-
-def typical_work(limits: Limits) -> Work:
+def typical_demand(limits: Limits) -> Demand:
     """The default clip of a checkpoint with a long prompt: what a start without a request is planned for."""
-    request = VideoRequest(prompt=TYPICAL_PROMPT)
-    return work_of(request, plan(request, replace(limits, tasks=("t2va",)), auto_aspect=FALLBACK_ASPECT), limits)
+    return demand_of(VideoRequest(prompt=TYPICAL_PROMPT), replace(limits, tasks=("t2va",)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,7 +148,7 @@ def decide(config: EngineConfig, resolved: ResolvedConfig, parts: Parts, limits:
     if not asks:
         if config.ram_budget is not None:
             sizes = sizes_of(parts, on_gpu=on_gpu, dtype=resolved.dtype, tensor_parallel=resolved.tensor_parallel)
-            _check_ram(config.ram_budget, sizes, typical_work(limits), resolved)
+            _check_ram(config.ram_budget, sizes, typical_demand(limits), resolved)
         return Placement(residences=fixed or Residences(), chunking=resolved.chunking)
     sizes = sizes_of(parts, on_gpu=on_gpu, dtype=resolved.dtype, tensor_parallel=resolved.tensor_parallel)
     machine = machine_of(resolved.device, config.vram_budget, config.ram_budget, attention=resolved.attention)
@@ -169,7 +161,7 @@ def decide(config: EngineConfig, resolved: ResolvedConfig, parts: Parts, limits:
         text_quantize=resolved.text_quantize,
         fp8_attention="fp8" in resolved.attention,
     )
-    found = planner.make_plan(sizes, typical_work(limits), machine, wishes)
+    found = planner.make_plan(sizes, typical_demand(limits), machine, wishes)
     raise_memlock(found.host_bytes)
     return Placement(residences=found.residences, chunking=found.chunking, plan=found, wishes=wishes)
 
@@ -219,21 +211,21 @@ def described(text: str, vram_budget: int | None, ram_budget: int | None) -> Har
     return hardware.parse(text).with_budgets(vram_budget, ram_budget)
 
 
-def _check_ram(budget: int, sizes: Sizes, work: Work, resolved: ResolvedConfig) -> None:
+def _check_ram(budget: int, sizes: Sizes, demand: Demand, resolved: ResolvedConfig) -> None:
     """On a CPU all is host memory: weights once and the largest stage."""
     parts = (
-        footprint.dit_weights(sizes, resolved.quantize, None),
-        footprint.text_weights(sizes, "resident", quantize=resolved.text_quantize),
-        footprint.video_weights(sizes, "resident"),
-        footprint.audio_weights(sizes, "resident"),
+        weight_bytes.dit_weights(sizes, resolved.quantize, None),
+        weight_bytes.text_weights(sizes, "resident", quantize=resolved.text_quantize),
+        weight_bytes.video_weights(sizes, "resident"),
+        weight_bytes.audio_weights(sizes, "resident"),
     )
     weights = sum(part.fixed for part in parts)
     stages: Sequence[int] = (
-        footprint.forward_bytes(sizes, work.rows, Chunking()),
-        footprint.decode_bytes(sizes, work),
-        footprint.sound_bytes(sizes, work),
+        stage_bytes.forward_bytes(sizes, demand.rows, Chunking()),
+        stage_bytes.decode_bytes(sizes, demand),
+        stage_bytes.sound_bytes(sizes, demand),
     )
-    least = weights + footprint.held_bytes(sizes, work) + max(stages)
+    least = weights + stage_bytes.held_bytes(sizes, demand, whole_modulation=WHOLE_BYTES) + max(stages)
     if least > budget:
         raise ConfigError(
             f"ram_budget={gib(budget)}, but the weights are {gib(weights)} and the default clip needs {gib(least)}",

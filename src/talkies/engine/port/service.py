@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
+from talkies.capacity.demand import Demand
 from talkies.h3.geometry import Limits
 from talkies.request import VideoRequest
 
@@ -30,6 +31,7 @@ class Job:
     resume_dir: Path | None = None
     priority: int = 0  # larger runs earlier
     media_root: Path | None = None
+    demand: Demand | None = None  # as counted at submit; None: the service counts it, once
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +71,7 @@ class ServiceInfo:
     dtype: str = "float32"  # of the DiT's blocks and the text encoder
     video_dtype: str = "float32"  # of the video decoder's linears
     num_devices: int = 1  # that share the DiT
+    tokenizer: Path | None = None  # its folder
 
 
 class EngineService(Protocol):
@@ -97,12 +100,18 @@ class EngineService(Protocol):
         """Stops the job at the next step boundary; its last event is ``cancelled`` (or an earlier end). Idempotent."""
         ...
 
-    def predict_seconds(self, request: VideoRequest) -> float | None:
+    def demand_of(self, request: VideoRequest) -> Demand:
+        """What ``request`` asks for, for the other calls and the job; reads the headers of its files.
+
+        Raises ``InvalidRequest`` where the checkpoint cannot make it."""
+        ...
+
+    def predict_seconds(self, demand: Demand) -> float | None:
         """From measured step times; None before the first measurement."""
         ...
 
-    def check_fits(self, request: VideoRequest) -> None:
-        """Raises ``InvalidRequest`` for a job that would not fit into memory even alone. May read file headers."""
+    def check_fits(self, request: VideoRequest, demand: Demand) -> None:
+        """Raises ``InvalidRequest`` for a job that would not fit into memory even alone."""
         ...
 
     def metrics(self) -> dict[str, float]: ...

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from talkies.capacity.admission import MemoryModel, check_fits
 from talkies.capacity.cost import CostModel, predict
+from talkies.capacity.demand import CountTokens, Demand, demand_of, estimated_tokens
 from talkies.engine.port.messages import (
     At,
     Beat,
@@ -126,12 +127,23 @@ class Executor:
         self._ledger.cancel(job_id, worker_listens=self._state == "ready")
         self._bell.ring()
 
-    def predict_seconds(self, request: VideoRequest) -> float | None:
-        return None if self._info is None else predict(self._cost, request, self._info.limits)
+    def demand_of(self, request: VideoRequest) -> Demand:
+        return demand_of(request, self.info.limits, count_tokens=self._count_tokens)
 
-    def check_fits(self, request: VideoRequest) -> None:
+    @cached_property
+    def _count_tokens(self) -> CountTokens:
+        """By the checkpoint's own tokenizer, read when the first request comes."""
+        from talkies.codecs.text.tokens import FolderTokenizer
+
+        folder = self.info.tokenizer
+        return estimated_tokens if folder is None else FolderTokenizer.load(folder).count
+
+    def predict_seconds(self, demand: Demand) -> float | None:
+        return predict(self._cost, demand)
+
+    def check_fits(self, request: VideoRequest, demand: Demand) -> None:
         if self._info is not None:
-            check_fits(self._memory, request, self._info.limits)
+            check_fits(self._memory, request, demand, self._info.limits)
 
     def metrics(self) -> dict[str, float]:
         values = self._totals.values() | {"jobs": float(len(self._ledger))}

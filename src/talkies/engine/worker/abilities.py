@@ -26,6 +26,7 @@ def describe_service(options: WorkerOptions) -> ServiceInfo:
         dtype=str(resolved.dtype).removeprefix("torch."),
         video_dtype=str(resolved.video_dtype).removeprefix("torch."),
         num_devices=resolved.tensor_parallel,
+        tokenizer=parts.tokenizer,
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from talkies.capacity.admission import MemoryModel, Need, check_fits
 from talkies.capacity.cost import CostModel, Size, pixels_of, size_of
+from talkies.capacity.demand import Demand, demand_of
 from talkies.engine.load.build import Components
 from talkies.engine.pipeline import path as pipeline
 from talkies.engine.pipeline.condition_media import MediaAccess, check_media_root
@@ -59,6 +60,7 @@ class JobRun:
         self.done = False
         self.shared = False  # a forward of it was shared, so its times say nothing about its cost
         self.resumed_at: int | None = None
+        self.demand: Demand | None = job.demand  # counted once: here by accept, if nobody has
         self._components = components
         self._media_root = job.media_root or media_root
         self._save_every_s = save_every_s
@@ -88,19 +90,22 @@ class JobRun:
         """Before its first unit: judges it, and clears what a worker before ``begun_at`` left. Raises
         ``InvalidRequest``, and ``OutputError`` where no file can be written; reads file headers."""
         check_media_root(self.job.request, self._media_root)  # first: no other file is even looked at
-        check_fits(memory, self.job.request, self._components.limits)
+        limits, count_tokens = self._components.limits, self._components.text.tokenizer.count
+        if self.demand is None:
+            self.demand = demand_of(self.job.request, limits, count_tokens=count_tokens)
+        check_fits(memory, self.job.request, self.demand, limits)
         for path in self.job.outputs:
             check_place(path)
         if self.job.resume_dir is not None:
             for folder in {path.parent for path in self.job.outputs}:
                 sweep_parts(folder, before_s=begun_at)
-        return memory.need(self.job.request, self._components.limits)
+        return memory.need(self.demand)
 
     def size(self) -> Size:
-        """As measured once a state exists, as estimated before."""
-        estimate = size_of(self.job.request, self._components.limits)
+        """As packed once a state exists, as counted before. It has been accepted."""
+        assert self.demand is not None
         if self.state is None:
-            return estimate
+            return size_of(self.demand)
         outputs = self.job.request.num_outputs
         return Size(
             rows=self.state.num_rows,

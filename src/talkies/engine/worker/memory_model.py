@@ -1,4 +1,4 @@
-"""Bytes per row, token and sample of a loaded checkpoint, from its configs; and the room that is left for jobs."""
+"""The memory model of a loaded checkpoint, from its configs; and the room that is left for jobs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from dataclasses import replace
 import torch
 
 from talkies.capacity.admission import SLACK, MemoryModel, Need, Visits
+from talkies.capacity.demand import demand_of
 from talkies.capacity.forward_bytes import ForwardRates, forward_rates
 from talkies.capacity.plan import MARGIN
 from talkies.capacity.process import rss_bytes
 from talkies.capacity.ram import free_ram_bytes
-from talkies.capacity.text_bytes import layer_token_bytes
-from talkies.codecs.video.vae import TOKENS_PER_BATCH_CPU, TOKENS_PER_BATCH_GPU
 from talkies.engine.load.build import MEMO_BYTES, Components
-from talkies.engine.load.planning import AUTO_SHARE
+from talkies.engine.load.planning import AUTO_SHARE, sizes_of
 from talkies.engine.port.messages import WorkerOptions
 from talkies.errors import ConfigError
 from talkies.h3.config import DiTConfig
@@ -23,11 +22,6 @@ from talkies.placement.modulation_feed import WHOLE_BYTES
 from talkies.request import Target, VideoRequest
 
 LOOK_EVERY_S = 5.0
-# Tensors of a full-rate layer that live together, counted in torch's record of allocations.
-AUDIO_DECODE_TENSORS, AUDIO_ENCODE_TENSORS = 14, 8
-SAMPLE_BYTES = 80  # of a stereo sample, however few channels there are
-# Without oneDNN's blocked kernels a 3x3x3 convolution unrolls its input 27 times.
-ENCODE_TENSORS_CPU, ENCODE_TENSORS_CUDA = 40, 12
 
 
 def measure(components: Components, *, ram_budget: int | None = None, vram_budget: int | None = None) -> MemoryModel:
@@ -47,7 +41,7 @@ def measure(components: Components, *, ram_budget: int | None = None, vram_budge
     if on_cuda:
         components.residency.release()  # what visits is counted with the stage that it comes for
         components.give_back()
-    model = _coefficients(components)
+    model = _model(components)
     budget = vram_budget if on_cuda else ram_budget
     room = _room(components, budget)
     if room is None:
@@ -119,40 +113,19 @@ def _smallest(components: Components, model: MemoryModel) -> Need:
     target = Target(width=side, height=side, num_frames=limits.min_frames)
     # Words alone cost least, whatever the task.
     t2va = VideoRequest(prompt="a", target=target)
-    return model.need(t2va, replace(limits, tasks=("t2va",)))
+    return model.need(demand_of(t2va, replace(limits, tasks=("t2va",))))
 
 
-def _coefficients(components: Components) -> MemoryModel:
-    on_cuda = components.config.device.type == "cuda"
-    dit = next(iter(components.dits.values())).config
-    size = components.config.dtype.itemsize
-    video, decoder = components.video.config, components.video.decoder
-    text = components.text.encoder.model.config
-    arch = components.audio.config.arch
-    vit = decoder.config
-    vit_size = decoder.compute_dtype.itemsize
-    inner = vit.width * vit.ffn_mult
-    branch = max(vit_size * (3 * inner + vit.width), vit_size * 6 * vit.width + 4 * 4 * vit.width)
-    channels = video.encoder_kwargs["block_out_channels"][0]
-    last = max(1, arch["decoder_dim"] // 2 ** len(arch["decoder_rates"]))
+def _model(components: Components) -> MemoryModel:
+    config = components.config
+    on_cuda = config.device.type == "cuda"
+    sizes = sizes_of(components.parts, on_gpu=on_cuda, dtype=config.dtype, tensor_parallel=config.tensor_parallel)
+    linear_bytes = components.video.decoder.compute_dtype.itemsize
     return MemoryModel(
+        sizes=replace(sizes, video=replace(sizes.video, linear_bytes=linear_bytes)),
         forward=_forward(components),
-        row_held=4 * 4 * max(dit.video_row_dim, dit.audio_in_channels) + size * (6 * dit.rope_freq_dim),
-        # Text and video share a timestep, sound has its own, and conditions of either are held at another.
-        step_modulation=5 * dit.num_layers * 6 * dit.hidden_size * size,
         whole_modulation=WHOLE_BYTES,
-        text_token=_transformer_bytes(text.text_config, size) + size * dit.hidden_size,
-        vision_patch=_transformer_bytes(text.vision_config, size) + 4 * 6 * 256,
-        vit_token=4 * 3 * vit.width + branch,
-        vit_batch_tokens=TOKENS_PER_BATCH_GPU if on_cuda else TOKENS_PER_BATCH_CPU,
-        vit_extra_tokens=vit.num_register_tokens + 1,
-        tile_pixels=video.tile_pixels,
-        tile_overlap=video.min_overlap_pixels,
-        window_frames=video.temporal.min_latents * video.temporal.factor,
-        clip_frames=video.temporal.clip_frames,
-        encoder_pixel=4 * channels * (ENCODE_TENSORS_CUDA if on_cuda else ENCODE_TENSORS_CPU),
-        sample_decode=4 * 2 * last * AUDIO_DECODE_TENSORS + SAMPLE_BYTES,
-        sample_encode=4 * 2 * arch["encoder_dim"] * AUDIO_ENCODE_TENSORS + SAMPLE_BYTES,
+        fp8_text=config.text_quantize.method == "fp8",
         visits=_visits(components),
         slack=MARGIN if on_cuda else SLACK,
     )
@@ -192,9 +165,3 @@ def _row_bytes(c: DiTConfig, size: int) -> float:
     attention = 3 * c.inner_dim * size + 2 * 2 * c.inner_dim * 4 + wide
     feed_forward = size * (3 * c.ffn_dim + c.hidden_size)
     return size * 4 * c.hidden_size + max(attention, feed_forward)
-
-
-def _transformer_bytes(config: object, size: int) -> float:
-    """One token in a layer of the transformers model of ``config``."""
-    width, inner = getattr(config, "hidden_size"), getattr(config, "intermediate_size")  # noqa: B009
-    return float(layer_token_bytes(width, inner, size))

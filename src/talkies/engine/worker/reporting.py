@@ -56,7 +56,8 @@ class JobVoice:
             self._step_s = wall if self._step_s is None else 0.7 * self._step_s + 0.3 * wall
         self._last_step_at = now
         step_s = self._step_s if self._step_s is not None else seconds
-        self._eta_s = forwards_left * step_s + pixels_of(state.geometry) * outputs * cost.pixel_s
+        pixels = pixels_of(state.geometry) * outputs
+        self._eta_s = cost.left_s(num_forwards=forwards_left, step_s=step_s, pixels=pixels)
         self._report("denoise", state.step, state.num_forwards)
 
     def preview(self, state: RequestState, colours: Callable[[], LatentToRGB]) -> None:

@@ -12,6 +12,7 @@ import threading
 import time
 from dataclasses import replace
 
+from talkies.capacity.demand import Demand
 from talkies.engine.port.service import EngineService, Job, JobEvent
 from talkies.errors import InvalidRequest, NotReady, TalkiesError
 from talkies.request import VideoRequest
@@ -96,8 +97,9 @@ class Coordinator:
         Raises ``Busy``, ``Conflict``, ``NotReady``.
         """
         self.require_ready()
-        self.service.check_fits(request)
-        predicted_s = self.service.predict_seconds(request)
+        demand = self.service.demand_of(request)
+        self.service.check_fits(request, demand)
+        predicted_s = self.service.predict_seconds(demand)
         record = replace(record, predicted_s=predicted_s)
         try:
             stored, created = self.store.insert(record, Admission(config=self.config, predicted_s=predicted_s))
@@ -107,7 +109,7 @@ class Coordinator:
         if created:
             self.metrics.event("accepted")
             try:
-                self._hand_over(stored)
+                self._hand_over(stored, demand)
             except BaseException:
                 self.store.remove(stored.id)
                 self.follower.forget(stored.id, stored.folder)
@@ -151,7 +153,7 @@ class Coordinator:
         self.store.requeue_running(crashed=False)
         self.store.close()
 
-    def _hand_over(self, record: JobRecord) -> None:
+    def _hand_over(self, record: JobRecord, demand: Demand | None = None) -> None:
         self.follower.follow(record.id, record.folder)
         self.live.add(record.id, predicted_s=record.predicted_s)
         self.artifacts.prepare(record.folder)
@@ -163,6 +165,7 @@ class Coordinator:
             priority=record.priority,
             # References are copies of ours; the engine has no reason to read anything else for this job.
             media_root=self.artifacts.uploads(record.folder),
+            demand=demand,
         )
         self.service.submit(job)
         if self.store.peek(record.id) is None:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from talkies.capacity.cost import num_forwards
+from talkies.capacity.demand import num_forwards
 from talkies.h3.geometry import Geometry, Limits
 from talkies.request import VideoRequest
 from talkies.server.jobs.live import Live, percent
