@@ -332,7 +332,7 @@ def test_counts_go_on_over_restarts(run, tmp_path):
     metrics = executor.metrics()
     assert metrics["forwards_total"] == 15.0  # the last figures of three workers
     assert metrics["rss_bytes"] == 100.0
-    assert executor.predict_seconds(VideoRequest(prompt="x")) > 0
+    assert executor.predict_seconds(executor.demand_of(VideoRequest(prompt="x"))) > 0
 
 
 @pytest.mark.parametrize("error", [OSError(11, "Resource temporarily unavailable"), RuntimeError("no new thread")])

@@ -13,7 +13,7 @@ import pytest
 from talkies.engine.config import EngineConfig
 from talkies.engine.port.service import TERMINAL, EngineService, Job
 from talkies.engine.service.executor import Executor
-from talkies.errors import CheckpointError, NotReady
+from talkies.errors import CheckpointError, InvalidRequest, NotReady
 from talkies.request import Condition, Target, VideoRequest
 
 PATIENCE_S = 120.0  # a loaded machine imports torch slowly
@@ -107,8 +107,9 @@ def test_it_is_the_service_that_the_server_knows(client):
     service: EngineService = client.executor
     assert service.state == "ready"
     assert service.info.limits.canvas_short_edge == 64
-    assert service.predict_seconds(VideoRequest(prompt="x")) > 0
-    assert service.predict_seconds(VideoRequest(prompt="x", target=Target(seconds=99))) is None
+    assert service.predict_seconds(service.demand_of(VideoRequest(prompt="x"))) > 0
+    with pytest.raises(InvalidRequest, match="seconds=99"):
+        service.demand_of(VideoRequest(prompt="x", target=Target(seconds=99)))
     service.cancel("nobody")
 
 
