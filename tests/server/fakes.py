@@ -9,12 +9,14 @@ from __future__ import annotations
 import functools
 import queue
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from talkies.capacity.demand import Demand, demand_of
+from talkies.capacity.demand import Demand, demand_of, num_forwards
+from talkies.engine.port.facts import Facts
 from talkies.engine.port.service import Job, JobEvent, OnEvent, ServiceInfo
 from talkies.errors import InvalidRequest, NotReady
 from talkies.h3.clip_plan import plan
@@ -134,7 +136,7 @@ class FakeService:
         words = job.request.prompt.split()
         self.runs[job.id] = self.runs.get(job.id, 0) + 1
         g = plan(job.request, LIMITS, auto_aspect=1.5)
-        facts = {"size": g.size, "frames": g.num_frames, "seconds": g.duration_s, "seed": job.request.seed, "rows": 9}
+        facts = replace(Facts.of(job.request, g, num_forwards=num_forwards(job.request, LIMITS)), rows=9)
         marker = job.resume_dir / "step" if job.resume_dir else None
         first = int(marker.read_text()) if marker and marker.exists() else 0
         kind: Literal["resumed", "started"] = "resumed" if first else "started"
@@ -164,4 +166,4 @@ class FakeService:
             for path in job.outputs:
                 path.write_bytes(mp4_bytes())
         stages = {"encode": 0.01, "denoise": 0.2, "decode": 0.05}
-        return JobEvent(job_id=job.id, kind="finished", fraction=1.0, facts={**facts, "stages_s": stages})
+        return JobEvent(job_id=job.id, kind="finished", fraction=1.0, facts=replace(facts, stages_s=stages))

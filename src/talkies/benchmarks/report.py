@@ -133,20 +133,18 @@ def e2e(
     with tempfile.TemporaryDirectory() as folder:
         clips = [engine.render(request, [Path(folder) / f"{i}.mp4"])[0] for i in range(repeats + 1)][1:]
     resolved = engine.components.config
-    totals = [sum(clip["stages_s"].values()) for clip in clips]
+    totals = [sum(clip.stages_s.values()) for clip in clips]
     return {
         "device": _name(resolved.device),
         "model": resolved.model_name,
         "attention": resolved.attention,
         "kernels": resolved.kernels,
         "quantization": resolved.quantize.method,
-        "frames": clips[0]["frames"],
-        "num_forwards": clips[0]["num_forwards"],
-        **{
-            f"{stage}_s": statistics.median(clip["stages_s"][stage] for clip in clips) for stage in clips[0]["stages_s"]
-        },
+        "frames": clips[0].frames,
+        "num_forwards": clips[0].num_forwards,
+        **{f"{stage}_s": statistics.median(clip.stages_s[stage] for clip in clips) for stage in clips[0].stages_s},
         "total_s": statistics.median(totals),
-        "rtf": statistics.median(totals) / clips[0]["seconds"],
+        "rtf": statistics.median(totals) / clips[0].seconds,
     }
 
 

@@ -18,6 +18,7 @@ from talkies.values import MAX_SIGMAS, MIN_SIGMAS, parse_size
 
 if TYPE_CHECKING:
     from talkies.engine.events import OnProgress
+    from talkies.engine.port.facts import Facts
 
 
 @reports_errors
@@ -153,12 +154,12 @@ def generate(
         tensor_parallel=tensor_parallel_size,
         threads="auto" if threads is None else threads,
     )
-    results = _run(config, request, paths, quiet=json)
+    results = [facts.result() for facts in _run(config, request, paths, quiet=json)]
     if json:
         print_json(results[0] if len(results) == 1 else {"outputs": results})
 
 
-def _run(config: Any, request: VideoRequest, paths: list[Path], *, quiet: bool) -> list[dict[str, Any]]:
+def _run(config: Any, request: VideoRequest, paths: list[Path], *, quiet: bool) -> list[Facts]:
     from rich.console import Console
     from rich.markup import escape
 
@@ -175,12 +176,12 @@ def _run(config: Any, request: VideoRequest, paths: list[Path], *, quiet: bool) 
         finally:
             engine.close()
     if not quiet:
-        for warning in dict.fromkeys(w for r in results for w in r["warnings"]):
+        for warning in dict.fromkeys(w for r in results for w in r.warnings):
             console.print(f"[yellow]note:[/] {escape(plain(warning))}")
         for r in results:
-            total = sum(r["stages_s"].values())
-            name = escape(plain(r["path"]))
-            console.print(f"[bold]{name}[/]  {r['frames']} frames, {r['seconds']:.2f} s, made in {total:.1f} s")
+            total = sum(r.stages_s.values())
+            name = escape(plain(str(r.path)))
+            console.print(f"[bold]{name}[/]  {r.frames} frames, {r.seconds:.2f} s, made in {total:.1f} s")
     return results
 
 

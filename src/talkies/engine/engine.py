@@ -5,28 +5,26 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from statistics import median
 
-import numpy as np
 import torch
 
 from talkies.engine.config import EMBEDDED, EngineConfig
 from talkies.engine.events import OnProgress, Reporter, ShouldStop
 from talkies.engine.load import build
-from talkies.engine.pipeline import path as pipeline
 from talkies.engine.pipeline.clip import Clip
-from talkies.engine.pipeline.metadata import clip_metadata
-from talkies.engine.pipeline.stage_seconds import timed
+from talkies.engine.pipeline.run import Boundary, RequestRun
+from talkies.engine.pipeline.sinks import ClipSink, Mp4Sink, OpenSink
 from talkies.engine.pipeline.state import RequestState
-from talkies.engine.pipeline.step import denoise_step
 from talkies.engine.pipeline.tasks import Prepared
+from talkies.engine.port.facts import Facts
 from talkies.engine.port.failure import as_talkies, out_of_memory
 from talkies.errors import Cancelled, ConfigError, InvalidRequest
 from talkies.h3.geometry import Limits
 from talkies.media.write.destination import check_writable
-from talkies.media.write.mp4 import Mp4Writer
 from talkies.request import VideoRequest
 from talkies.sampling.noise import Noise
 
@@ -121,32 +119,14 @@ class Engine:
     ) -> list[Clip]:
         """``num_outputs`` clips with seeds ``seed, seed + 1, ...``; text and conditions are encoded once."""
         with self._turn(request):
-            return self._clips(request, on_progress, should_stop, noise)
+            sinks: list[ClipSink] = []
 
-    def _clips(
-        self,
-        request: VideoRequest,
-        on_progress: OnProgress | None,
-        should_stop: ShouldStop | None,
-        noise: Noise | None,
-    ) -> list[Clip]:
-        clips = []
-        for state, stages, report in self._run(request, on_progress, should_stop, noise):
-            with timed(stages, "decode"):
-                wave = pipeline.decode_audio(self.components, state)
-                frames = np.concatenate(list(self._frames(state, report, should_stop)))
-            clips.append(
-                Clip(
-                    frames=frames,
-                    audio=wave,
-                    fps=state.geometry.fps,
-                    sample_rate_hz=state.geometry.sample_rate_hz,
-                    request=request,
-                    metadata=clip_metadata(self.components, state, keep_paths=True),
-                    stages_s=stages,
-                )
-            )
-        return clips
+            def open_sink(output: int, state: RequestState, facts: Facts) -> ClipSink:
+                sinks.append(ClipSink(self.components, state, facts))
+                return sinks[-1]
+
+            results = self._drive(request, open_sink, on_progress, should_stop, noise=noise)
+            return [sink.clip(facts) for sink, facts in zip(sinks, results, strict=True)]
 
     def render(
         self,
@@ -156,10 +136,10 @@ class Engine:
         on_progress: OnProgress | None = None,
         should_stop: ShouldStop | None = None,
         prepared: Prepared | None = None,
-    ) -> list[dict[str, Any]]:
-        """One MP4 per output, written while the next frames decode. Returns the facts that ``--json`` prints.
+    ) -> list[Facts]:
+        """One MP4 per output, written while the next frames decode. Returns what is known of each.
 
-        ``prepared`` is what :func:`pipeline.prepare_ahead` made of the request.
+        ``prepared`` is what :func:`path.prepare_ahead` made of the request.
         Raises as :meth:`generate`, also for a place that cannot be written (before any work), and ``OutputError`` where
         writing fails later; a file is whole or absent.
         """
@@ -172,51 +152,12 @@ class Engine:
                 )
             for path in paths:
                 check_writable(Path(path))
-            return self._render(request, paths, on_progress, should_stop, prepared)
 
-    def _render(
-        self,
-        request: VideoRequest,
-        paths: Sequence[Path],
-        on_progress: OnProgress | None,
-        should_stop: ShouldStop | None,
-        prepared: Prepared | None,
-    ) -> list[dict[str, Any]]:
-        results = []
-        for path, (state, stages, report) in zip(
-            paths, self._run(request, on_progress, should_stop, None, prepared), strict=True
-        ):
-            geometry = state.geometry
-            with timed(stages, "decode"):
-                wave = pipeline.decode_audio(self.components, state)
-                with Mp4Writer(
-                    path,
-                    width=geometry.width,
-                    height=geometry.height,
-                    fps=geometry.fps,
-                    sample_rate_hz=geometry.sample_rate_hz if request.audio else None,
-                    metadata=clip_metadata(self.components, state, keep_paths=True),
-                ) as writer:
-                    if request.audio:
-                        writer.write_wave(wave)
-                    for frames in self._frames(state, report, should_stop):
-                        writer.write_frames(frames)
-            results.append(
-                {
-                    "path": str(path),
-                    "frames": geometry.num_frames,
-                    "seconds": geometry.duration_s,
-                    "size": geometry.size,
-                    "seed": state.seed,
-                    "task": str(state.task),
-                    "num_forwards": state.num_forwards,
-                    "skipped_fraction": 0.0,
-                    "stages_s": {name: round(value, 4) for name, value in stages.items()},
-                    "warnings": state.warnings,
-                    "conditions_used": state.conditions_used,
-                }
-            )
-        return results
+            def open_sink(output: int, state: RequestState, facts: Facts) -> Mp4Sink:
+                return Mp4Sink.of(self.components, Path(paths[output]), state, facts, keep_paths=True)
+
+            results = self._drive(request, open_sink, on_progress, should_stop, prepared=prepared)
+            return [replace(facts, path=str(path)) for facts, path in zip(results, paths, strict=True)]
 
     @contextmanager
     def _turn(self, request: VideoRequest) -> Iterator[None]:
@@ -252,45 +193,36 @@ class Engine:
         self.components.give_back()
         raise known
 
-    def _run(
+    def _drive(
         self,
         request: VideoRequest,
+        open_sink: OpenSink,
         on_progress: OnProgress | None,
         should_stop: ShouldStop | None,
-        noise: Noise | None,
+        *,
+        noise: Noise | None = None,
         prepared: Prepared | None = None,
-    ) -> Iterator[tuple[RequestState, dict[str, float], Reporter]]:
-        """Yields each output denoised, with the seconds so far."""
+    ) -> list[Facts]:
+        """The whole path, one unit after another: what is known of each output."""
         # The process has one count for all its engines; the last bits of this one's clips are its own's.
         torch.set_num_threads(self.components.config.threads)
-        shared: dict[str, float] = {}
         report = Reporter(on_progress, num_outputs=request.num_outputs)
-        with timed(shared, "prepare"):
-            prepared = prepared or pipeline.prepare(self.components, request)
-        report("prepare", 1, 1)
-        with timed(shared, "encode"):
-            encoded = pipeline.encode(self.components, prepared)
-        report("encode", 1, 1)
-        for output in range(request.num_outputs):
-            report = Reporter(on_progress, output=output, num_outputs=request.num_outputs)
-            stages = dict(shared) if output == 0 else {}
-            with timed(stages, "denoise"):
-                state = pipeline.pack(self.components, encoded, output=output, noise=noise)
-                while not state.done:
-                    _check(should_stop)
-                    denoise_step(self.components, state)
-                    report("denoise", state.step, state.num_forwards)
-            yield state, stages, report
-
-    def _frames(self, state: RequestState, report: Reporter, should_stop: ShouldStop | None) -> Iterator[np.ndarray]:
-        done = 0
-        for frames in pipeline.decode_video(self.components, state):
-            _check(should_stop)
-            yield frames
-            done += frames.shape[0]
-            report("decode", done, state.geometry.num_frames)
-
-
-def _check(should_stop: ShouldStop | None) -> None:
-    if should_stop is not None and should_stop():
-        raise Cancelled("the request was cancelled")
+        forward_s: list[float] = []
+        with closing(RequestRun(self.components, request, open_sink, prepared=prepared, noise=noise)) as run:
+            while True:
+                done: Boundary | None
+                eta_s = None
+                if run.wants_forward:
+                    forward_s.append(run.forward())
+                    assert run.state is not None
+                    done = Boundary("denoise", run.state.step, run.state.num_forwards)
+                    if left := run.forwards_left():
+                        eta_s = median(forward_s) * left  # the first one may compile, and says little about others
+                else:
+                    done = run.advance()
+                if done is None:
+                    return run.results
+                if done.step:
+                    report(done.stage, done.step, done.num_steps, output=run.output, eta_s=eta_s)
+                if should_stop is not None and should_stop():
+                    raise Cancelled("the request was cancelled")

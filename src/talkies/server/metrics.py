@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from talkies.engine.port.facts import Facts
 
 # A full-size clip takes minutes: the usual buckets, which end at 10 s, would put everything into the last one.
 SECONDS = (0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 3600)
@@ -50,16 +51,16 @@ class Metrics:
     def webhook(self, result: str) -> None:
         self._webhooks.labels(self._model, result).inc()
 
-    def ended(self, reason: str, *, latency_s: float | None, facts: dict[str, Any], code: str | None = None) -> None:
+    def ended(self, reason: str, *, latency_s: float | None, facts: Facts | None, code: str | None = None) -> None:
         """``reason`` is vLLM's word: stop for a finished clip, abort for a cancelled or failed one."""
         self._jobs.labels(self._model, reason).inc()
         if latency_s is not None:
             self._latency.labels(self._model).observe(latency_s)
-        for stage, seconds in (facts.get("stages_s") or {}).items():
+        for stage, seconds in (facts.stages_s if facts is not None else {}).items():
             if stage in STAGES:  # the engine may time more; an open set of labels grows without end
-                self._stage.labels(self._model, stage).observe(float(seconds))
-        if isinstance(facts.get("rows"), int | float):
-            self._rows.labels(self._model).observe(float(facts["rows"]))
+                self._stage.labels(self._model, stage).observe(seconds)
+        if facts is not None and facts.rows is not None:
+            self._rows.labels(self._model).observe(facts.rows)
         if code is not None:
             self._errors.labels(self._model, code).inc()
         if code == "out_of_memory":

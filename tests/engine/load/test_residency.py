@@ -200,14 +200,13 @@ def test_requests_that_take_turns_between_stages_stay_bit_equal(streamed_engine,
 
 
 def test_a_cancelled_request_leaves_the_stream_whole(streamed_engine, expected):
-    steps = []
+    done = []
 
     def should_stop():
-        steps.append(1)
-        return len(steps) == 3
+        return (done[-1].stage, done[-1].step) == ("denoise", 2)
 
     with pytest.raises(Cancelled):
-        streamed_engine.generate(REQUEST, should_stop=should_stop)
+        streamed_engine.generate(REQUEST, on_progress=done.append, should_stop=should_stop)
     assert _digest(streamed_engine.generate(REQUEST)) == expected
 
 

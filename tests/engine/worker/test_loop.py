@@ -156,8 +156,8 @@ def test_a_clip_equals_the_plain_engines_byte_for_byte(rig, plain, tmp_path):
     assert kinds[-1] == "finished"
     assert rig.leftovers() == []
     facts = rig.last("a").facts
-    assert (facts["size"], facts["frames"], facts["num_forwards"], facts["task"]) == ("96x64", 22, 3, "t2va")
-    assert set(facts["stages_s"]) == {"prepare", "encode", "denoise", "decode", "mux"}
+    assert (facts.size, facts.frames, facts.num_forwards, facts.task) == ("96x64", 22, 3, "t2va")
+    assert set(facts.stages_s) == {"prepare", "encode", "denoise", "decode", "mux"}
     fractions = [e.fraction for e in rig.events["a"] if e.kind == "progress"]
     assert fractions == sorted(fractions)
     assert fractions[-1] == 1.0
@@ -301,7 +301,7 @@ def test_a_run_goes_on_from_its_saved_step_to_the_same_bytes(tiny_folder, tmp_pa
     after = Rig(tiny_folder, tmp_path)
     after.run(job)
     assert after.kinds("a")[:2] == ["queued", "resumed"]
-    assert after.events["a"][1].facts["frames"] == 22
+    assert after.events["a"][1].facts.frames == 22
     assert after.kinds("a")[-1] == "finished"
     assert after.forwards("a") == 16 - done_before
     assert written(job) == rendered(plain, job, tmp_path)

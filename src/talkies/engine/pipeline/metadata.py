@@ -8,11 +8,14 @@ from typing import Any
 from talkies import __version__
 from talkies.engine.load.build import Components
 from talkies.engine.pipeline.state import RequestState
+from talkies.engine.port.facts import Facts
 
 OMITTED = "omitted:"  # instead of an upload's address; such a clip cannot be repeated from its file alone
 
 
-def clip_metadata(components: Components, state: RequestState, *, keep_paths: bool = False) -> dict[str, Any]:
+def clip_metadata(
+    components: Components, state: RequestState, facts: Facts, *, keep_paths: bool = False
+) -> dict[str, Any]:
     """``request`` repeats the clip (one output, its own seed, every default filled in); ``effective`` explains it.
 
     ``keep_paths`` is for a user's own machine: a server's folders are nobody's business, and a data: URL is the
@@ -30,15 +33,7 @@ def clip_metadata(components: Components, state: RequestState, *, keep_paths: bo
     return {
         "talkies": __version__,
         "request": request,
-        "effective": {
-            "task": str(state.task),
-            "size": g.size,
-            "fps": g.fps,
-            "frames": g.num_frames,
-            "seconds": round(g.duration_s, 6),
-            "num_forwards": state.num_forwards,
-            "rows": state.num_rows,
-        },
+        "effective": facts.effective(),
         "model": {"name": components.config.model_name, "hash": components.model_hash},
     }
 

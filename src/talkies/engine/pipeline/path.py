@@ -197,8 +197,6 @@ def pack(components: Components, encoded: Encoded, *, output: int = 0, noise: No
         refined_text=refined_text,
         video_rows=video_rows,
         audio_rows=audio_rows,
-        warnings=list(prepared.warnings),
-        conditions_used=prepared.conditions_used,
     )
 
 

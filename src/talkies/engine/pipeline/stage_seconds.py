@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 
@@ -15,3 +15,8 @@ def timed(stages: dict[str, float], name: str) -> Iterator[None]:
         yield
     finally:
         stages[name] = stages.get(name, 0.0) + time.perf_counter() - start
+
+
+def sum_of(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The seconds of each stage over all parts."""
+    return {name: sum(part.get(name, 0.0) for part in parts) for part in parts for name in part}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -44,8 +43,6 @@ class RequestState:
     video_rows: Tensor  # float32 [Nv, C * patch]
     audio_rows: Tensor  # float32 [Na, C]
     step: int = 0  # forwards done
-    warnings: list[str] = field(default_factory=list)
-    conditions_used: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def num_forwards(self) -> int:

@@ -8,11 +8,12 @@ A *job* is one accepted request. The service owns it from ``submit`` until its l
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
 from talkies.capacity.demand import Demand
+from talkies.engine.port.facts import Facts
 from talkies.h3.geometry import Limits
 from talkies.request import VideoRequest
 
@@ -38,8 +39,7 @@ class Job:
 class JobEvent:
     """Something happened to ``job_id``. ``fraction`` (0..1), ``eta_s`` and ``queue_position`` are filled where known;
     ``jpeg`` only with ``preview``; ``error`` = {code, message, param, status} only with ``failed``;
-    ``facts`` (effective size, frames, seconds, seed, num_forwards, stages_s, warnings ...) with ``finished``,
-    and as soon as they are known with ``started``."""
+    ``facts`` of the whole job with ``started`` or ``resumed``, and complete with ``finished``."""
 
     job_id: str
     kind: EventKind
@@ -51,7 +51,7 @@ class JobEvent:
     queue_position: int | None = None
     jpeg: bytes | None = None
     error: dict[str, Any] | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: Facts | None = None
 
 
 OnEvent: TypeAlias = Callable[[JobEvent], None]

@@ -1,39 +1,33 @@
-"""One accepted job inside the worker: a row of units with a boundary after each, where it can be left or ended.
+"""One accepted job inside the worker: a run of its request, with its events, its saved state and its end.
 
-    prepare | encode | for each output: pack | forward ... forward | sound | frames ... frames | file
-
-Forwards are done by the worker, since several jobs may share one; all other units are this file's.
+Forwards are done by the worker, since several jobs may share one; all other units are begun here.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Hashable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from talkies.capacity.admission import MemoryModel, Need, check_fits
 from talkies.capacity.cost import CostModel, Size, pixels_of, size_of
 from talkies.capacity.demand import Demand, demand_of
 from talkies.engine.load.build import Components
-from talkies.engine.pipeline import path as pipeline
 from talkies.engine.pipeline.condition_media import MediaAccess, check_media_root
-from talkies.engine.pipeline.metadata import clip_metadata
 from talkies.engine.pipeline.preview import LatentToRGB
 from talkies.engine.pipeline.resume import ResumeFile, Saved, sweep_parts
-from talkies.engine.pipeline.stage_seconds import timed
+from talkies.engine.pipeline.run import Boundary, RequestRun
+from talkies.engine.pipeline.sinks import Mp4Sink
 from talkies.engine.pipeline.state import RequestState
-from talkies.engine.pipeline.tasks import Prepared
+from talkies.engine.port.facts import Facts
 from talkies.engine.port.failure import error_dict
 from talkies.engine.port.service import Job
 from talkies.engine.worker.batching import batch_key
 from talkies.engine.worker.reporting import Emit, JobVoice
 from talkies.errors import TalkiesError
-from talkies.h3.geometry import Geometry
 from talkies.media.write.destination import check_place
-from talkies.media.write.mp4 import Mp4Writer
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +50,6 @@ class JobRun:
         media_root: Path | None = None,
     ) -> None:
         self.job = job
-        self.state: RequestState | None = None
         self.done = False
         self.shared = False  # a forward of it was shared, so its times say nothing about its cost
         self.resumed_at: int | None = None
@@ -64,18 +57,21 @@ class JobRun:
         self._components = components
         self._media_root = job.media_root or media_root
         self._save_every_s = save_every_s
-        self._stages: dict[str, float] = {}
-        self._facts: dict[str, Any] = {}
-        self._output = 0
         self._voice = JobVoice(job, emit, preview_every_s=preview_every_s)
         self._last_save_at = time.monotonic()
         self._was_saved = False
         self._resume = self._resume_file()
-        self._units = self._run()
+        self._saved: Saved | None = None  # what it goes on from, until it does
+        self._run = RequestRun(components, job.request, self._open, access=MediaAccess(alive=components.alive))
+
+    @property
+    def state(self) -> RequestState | None:
+        """Of the output in work."""
+        return self._run.state
 
     @property
     def wants_forward(self) -> bool:
-        return self.state is not None and not self.state.done
+        return self._run.wants_forward
 
     @property
     def batch_key(self) -> Hashable | None:
@@ -84,7 +80,7 @@ class JobRun:
     @property
     def took_s(self) -> float:
         """Time that the worker spent on it."""
-        return sum(self._stages.values())
+        return self._run.took_s
 
     def accept(self, memory: MemoryModel, *, begun_at: float) -> Need:
         """Before its first unit: judges it, and clears what a worker before ``begun_at`` left. Raises
@@ -115,15 +111,15 @@ class JobRun:
 
     def forwards_left(self) -> int:
         """Of all outputs."""
-        assert self.state is not None
-        later = self.job.request.num_outputs - self._output - 1
-        return self.state.num_forwards * (later + 1) - self.state.step
+        return self._run.forwards_left()
 
     def advance(self) -> None:
         """The next unit that is not a forward. Sets ``done`` after the last one."""
-        assert not self.wants_forward
-        if next(self._units, "end") == "end":
-            self.done = True
+        done = self._run.advance()
+        if done is None:
+            self._finish()
+        else:
+            self._passed(done)
 
     def before_step(self) -> None:
         """Called before the worker steps ``state``."""
@@ -134,8 +130,8 @@ class JobRun:
         """Called after the worker stepped ``state``, which took ``seconds``: progress, preview, save."""
         state = self.state
         assert state is not None
-        self._stages["denoise"] = self._stages.get("denoise", 0.0) + seconds
-        outputs = self.job.request.num_outputs - self._output
+        self._run.stepped(seconds)
+        outputs = self.job.request.num_outputs - self._run.output
         self._voice.stepped(state, seconds, cost, forwards_left=self.forwards_left(), outputs=outputs)
         self._voice.preview(state, preview)
         # A run long enough to have been saved once is also worth saving before its decode.
@@ -147,7 +143,7 @@ class JobRun:
         if self._resume is None or self.state is None:
             return
         try:
-            self._resume.save(self.state, self._output)
+            self._resume.save(self.state, self._run.output)
             self._was_saved = True
         except OSError as error:
             log.warning("job %s: cannot save its state: %s", self.job.id, error)
@@ -168,12 +164,15 @@ class JobRun:
     def close(self) -> None:
         """Leaves the job where it is, with its state on disk: somebody will go on."""
         self.save()
-        self._units.close()
+        self._run.close()
+
+    def forget(self) -> None:
+        """Lets go of the tensors of a job that has ended."""
+        self._run.close()
 
     def _end(self) -> None:
         """Ended early: nothing of it stays, in memory or on disk."""
-        self._units.close()  # an open MP4 is abandoned and its partial file removed
-        self.state = None
+        self._run.close()  # an open MP4 is abandoned and its partial file removed
         self._voice.forget()
         if self._resume is not None:
             self._resume.drop()
@@ -181,100 +180,35 @@ class JobRun:
             with suppress(OSError):
                 path.unlink(missing_ok=True)
 
-    def _run(self) -> Generator[None, None, None]:
-        components, request = self._components, self.job.request
-        with timed(self._stages, "prepare"):
-            prepared = pipeline.prepare(components, request, MediaAccess(alive=components.alive))
-        self._facts |= self._known(prepared)
-        saved = self._saved()
-        if saved is None:
-            self._voice.emit("started", stage="prepare", fraction=0.0, facts=dict(self._facts))
-            self._voice.stage("prepare")
-        yield
-        encoded = yield from self._encode(prepared)
-        if saved is None:  # progress never goes back: one that resumes is further than this
-            self._voice.stage("encode")
-        yield
-        first = 0 if saved is None else saved.output
-        for output in range(first, request.num_outputs):
-            self._output = output
-            with timed(self._stages, "denoise"):
-                state = pipeline.pack(components, encoded, output=output)
-            if saved is not None and saved.output == output:
-                self._restore(state, saved)
-            self._voice.begin_output(output)
-            self.state = state
-            self._facts["rows"] = state.num_rows
-            while not state.done:
-                yield  # the worker steps
-            yield from self._decode(state, self.job.outputs[output])
-        self._finish()
+    def _passed(self, done: Boundary) -> None:
+        """A unit is done that was not the last one."""
+        if done.stage == "prepare":
+            self._saved = self._load()
+            if self._saved is None:
+                self._voice.emit("started", stage="prepare", fraction=0.0, facts=self._run.facts)
+            else:
+                self._run.output = self._saved.output
+        if done.stage == "denoise":
+            self._begin_output()
+        elif done.step and self._saved is None:  # progress never goes back: one that resumes is further than this
+            self._voice.stage(done.stage, done.step, done.num_steps)
 
-    def _encode(self, prepared: Prepared) -> Generator[None, None, pipeline.Encoded]:
-        parts = pipeline.encode_by_parts(self._components, prepared)
-        while True:
-            with timed(self._stages, "encode"):
-                try:
-                    next(parts)
-                except StopIteration as end:
-                    return end.value
-            yield
-
-    def _decode(self, state: RequestState, path: Path) -> Generator[None, None, None]:
-        components, geometry = self._components, state.geometry
-        sound = self.job.request.audio
-        with Mp4Writer(
-            path,
-            width=geometry.width,
-            height=geometry.height,
-            fps=geometry.fps,
-            sample_rate_hz=geometry.sample_rate_hz if sound else None,
-            metadata=clip_metadata(components, state),
-        ) as writer:
-            with timed(self._stages, "decode"):
-                # Decoded even when it is not written: a request must fail the same way with and without sound.
-                wave = pipeline.decode_audio(components, state)
-                if sound:
-                    writer.write_wave(wave)
-            yield
-            chunks = pipeline.decode_video(components, state)
-            num_frames = 0
-            while True:
-                with timed(self._stages, "decode"):
-                    frames = next(chunks, None)
-                    if frames is None:
-                        break
-                    writer.write_frames(frames)
-                num_frames += frames.shape[0]
-                self._voice.stage("decode", num_frames, geometry.num_frames)
-                yield
-            closing = time.perf_counter()
-        self._stages["mux"] = self._stages.get("mux", 0.0) + time.perf_counter() - closing
+    def _begin_output(self) -> None:
+        self._voice.begin_output(self._run.output)
+        saved, self._saved = self._saved, None
+        if saved is not None and self.state is not None:
+            self._restore(self.state, saved)
 
     def _finish(self) -> None:
+        self.done = True
         if self._resume is not None:
             self._resume.drop()
-        stages = {name: round(seconds, 4) for name, seconds in self._stages.items()}
-        self._facts["peak_memory_mb"] = round(self._components.peak_memory_bytes() / 2**20)
-        self._voice.emit("finished", fraction=1.0, facts=self._facts | {"stages_s": stages})
+        self._voice.emit("finished", fraction=1.0, facts=self._run.facts)
 
-    def _known(self, prepared: Prepared) -> dict[str, Any]:
-        g: Geometry = prepared.geometry
-        schedule = pipeline.schedule_of(self._components, self.job.request)
-        return {
-            "task": str(prepared.task),
-            "size": g.size,
-            "frames": g.num_frames,
-            "seconds": g.duration_s,
-            "fps": g.fps,
-            "seed": self.job.request.seed,
-            "num_forwards": schedule.num_forwards,
-            "skipped_fraction": 0.0,
-            "warnings": list(prepared.warnings),
-            "conditions_used": prepared.conditions_used,
-        }
+    def _open(self, output: int, state: RequestState, facts: Facts) -> Mp4Sink:
+        return Mp4Sink.of(self._components, self.job.outputs[output], state, facts)
 
-    def _saved(self) -> Saved | None:
+    def _load(self) -> Saved | None:
         """What to go on from, if it is whole: outputs before the saved one must be there."""
         saved = None if self._resume is None else self._resume.load()
         if saved is None:
@@ -292,7 +226,7 @@ class JobRun:
             log.warning("job %s: %s: this output starts over", self.job.id, error)
         self.resumed_at = state.step
         done = {"step": state.step, "num_steps": state.num_forwards}
-        self._voice.emit("resumed", stage="denoise", facts=dict(self._facts), **done)
+        self._voice.emit("resumed", stage="denoise", facts=self._run.facts, **done)
 
     def _resume_file(self) -> ResumeFile | None:
         if self.job.resume_dir is None:

@@ -232,7 +232,7 @@ class Worker:
         self._runs.pop(run.job.id, None)
         self._turns.forget(run.job.id)
         self._batcher.forget()
-        run.state = None
+        run.forget()
         self._components.give_back()
 
     def _preview_map(self) -> LatentToRGB:

@@ -23,24 +23,24 @@ class JobVoice:
     def __init__(self, job: Job, send: Emit, *, preview_every_s: float) -> None:
         self._job, self._send = job, send
         self._preview_every_s = preview_every_s
-        self._eta_s: float | None = None
         self._step_s: float | None = None  # wall time between two steps, smoothed: what an ETA follows
         self._last_step_at: float | None = None
         self._last_preview_at = time.monotonic()
         self._peek: Peek | None = None
-        self._report = self._reporter(0)
+        self._output = 0
+        # Not the engine's ETA, which assumes that the device belongs to this request alone.
+        self._report = Reporter(self._on_progress, num_outputs=job.request.num_outputs)
 
     def emit(self, kind: EventKind, **fields: Any) -> None:
         self._send(JobEvent(job_id=self._job.id, kind=kind, **fields))
 
     def begin_output(self, output: int) -> None:
-        self._report = self._reporter(output)
+        self._output = output
         self._last_step_at = None
 
     def stage(self, name: str, step: int = 1, num_steps: int = 1) -> None:
         """``step`` of a stage other than denoising is done."""
-        self._eta_s = None
-        self._report(name, step, num_steps)
+        self._report(name, step, num_steps, output=self._output)
 
     def before_step(self, state: RequestState) -> None:
         wanted = time.monotonic() - self._last_preview_at >= self._preview_every_s
@@ -57,8 +57,8 @@ class JobVoice:
         self._last_step_at = now
         step_s = self._step_s if self._step_s is not None else seconds
         pixels = pixels_of(state.geometry) * outputs
-        self._eta_s = cost.left_s(num_forwards=forwards_left, step_s=step_s, pixels=pixels)
-        self._report("denoise", state.step, state.num_forwards)
+        eta_s = cost.left_s(num_forwards=forwards_left, step_s=step_s, pixels=pixels)
+        self._report("denoise", state.step, state.num_forwards, output=self._output, eta_s=eta_s)
 
     def preview(self, state: RequestState, colours: Callable[[], LatentToRGB]) -> None:
         """If one is due. It is a courtesy: its failure is logged and the clip goes on."""
@@ -77,10 +77,6 @@ class JobVoice:
         """Drops what it holds of a step."""
         self._peek = None
 
-    def _reporter(self, output: int) -> Reporter:
-        return Reporter(self._on_progress, output=output, num_outputs=self._job.request.num_outputs)
-
     def _on_progress(self, p: Progress) -> None:
-        # The reporter's own ETA assumes that the device belongs to this request alone.
         done = {"step": p.step, "num_steps": p.num_steps}
-        self.emit("progress", stage=p.stage, fraction=p.fraction, eta_s=self._eta_s, **done)
+        self.emit("progress", stage=p.stage, fraction=p.fraction, eta_s=p.eta_s, **done)

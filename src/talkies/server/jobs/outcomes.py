@@ -142,7 +142,7 @@ class Follower:
         self.forget(job_id, folder, keep_outputs=record is not None and record.status == "completed")
         if record is None:
             log.info("cancelled")
-            self._metrics.ended("abort", latency_s=None, facts={})
+            self._metrics.ended("abort", latency_s=None, facts=None)
             return
         latency_s = max(0.0, (record.completed_at or 0.0) - record.created_at)
         done = record.status == "completed"

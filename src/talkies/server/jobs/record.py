@@ -7,6 +7,8 @@ import sqlite3
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from talkies.engine.port.facts import Facts
+
 Status = Literal["queued", "in_progress", "completed", "failed"]
 SCHEMA_VERSION = 1
 
@@ -49,7 +51,8 @@ CREATE TABLE expired (seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, owner TE
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobRecord:
-    """One accepted job. ``folder`` is the random name of its files; ``attempts`` counts runs that a crash ended."""
+    """One accepted job. ``facts`` are the plan until the engine tells its own; ``folder`` is the random name of its
+    files; ``attempts`` counts runs that a crash ended."""
 
     id: str
     owner: str
@@ -59,9 +62,9 @@ class JobRecord:
     num_outputs: int
     created_at: float
     fingerprint: str
+    facts: Facts
     seq: int = 0
     status: Status = "queued"
-    facts: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     error: dict[str, Any] | None = None
     stored_bytes: int = 0
@@ -87,6 +90,8 @@ _BOOL = ("is_sync", "return_metrics")
 
 
 def encode(name: str, value: Any) -> Any:
+    if isinstance(value, Facts):
+        value = value.to_dict()
     if name in _JSON and value is not None:
         return json.dumps(value, separators=(",", ":"))
     return int(value) if isinstance(value, bool) else value
@@ -96,6 +101,7 @@ def from_row(row: sqlite3.Row) -> JobRecord:
     values = dict(row)
     for name in _JSON:
         values[name] = None if values[name] is None else json.loads(values[name])
+    values["facts"] = Facts.from_dict(values["facts"])
     for name in _BOOL:
         values[name] = bool(values[name])
     return JobRecord(**values)

@@ -7,7 +7,6 @@ it ends stays deleted, and nothing finishes twice.
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import threading
@@ -17,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from talkies.engine.port.facts import Facts
 from talkies.errors import ConfigError
 from talkies.server.errors import Conflict, Gone, NotFound
 from talkies.server.jobs.admission import Admission, Load
@@ -138,13 +138,11 @@ class JobStore:
         # has_more with an empty page would make a client ask for ever.
         return [from_row(row) for row in rows[:limit]], limit > 0 and len(rows) > limit
 
-    def start(self, job_id: str, facts: Mapping[str, Any]) -> JobRecord | None:
-        """queued -> in_progress; None when the job is gone or not queued."""
+    def start(self, job_id: str, facts: Facts | None) -> JobRecord | None:
+        """queued -> in_progress; None when the job is gone or not queued. Without new ``facts`` the old ones stay."""
         return self._move(job_id, ("queued",), "in_progress", facts=facts, started_at=time.time())
 
-    def complete(
-        self, job_id: str, facts: Mapping[str, Any], *, stored_bytes: int, ttl_s: float | None
-    ) -> JobRecord | None:
+    def complete(self, job_id: str, facts: Facts | None, *, stored_bytes: int, ttl_s: float | None) -> JobRecord | None:
         now = time.time()
         return self._move(
             job_id,
@@ -242,8 +240,8 @@ class JobStore:
             row = db.execute(f"SELECT * FROM jobs WHERE id = ? AND status IN ({marks})", (job_id, *before)).fetchone()
             if row is None:
                 return None
-            if "facts" in changes:
-                changes["facts"] = {**json.loads(row["facts"]), **changes["facts"]}
+            if "facts" in changes and changes["facts"] is None:
+                del changes["facts"]
             if status in ("completed", "failed") and row["webhook_url"] is not None:
                 changes["webhook_state"] = "pending"
             columns = {"status": status, **changes}

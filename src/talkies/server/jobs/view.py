@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from talkies.capacity.demand import num_forwards
+from talkies.engine.port.facts import Facts
 from talkies.h3.geometry import Geometry, Limits
 from talkies.request import VideoRequest
 from talkies.server.jobs.live import Live, percent
@@ -92,22 +94,15 @@ class ErrorEnvelope(BaseModel):
     error: ErrorBody
 
 
-def planned_facts(request: VideoRequest, geometry: Geometry, limits: Limits) -> dict[str, Any]:
+def planned_facts(request: VideoRequest, geometry: Geometry, limits: Limits) -> Facts:
     """What the clip will be, known before the queue. The engine's facts replace these when they come."""
-    return {
-        "size": geometry.size,
-        "frames": geometry.num_frames,
-        "seconds": round(geometry.duration_s, 6),
-        "fps": geometry.fps,
-        "task": str(request.resolved_task),
-        "seed": request.seed,
-        "num_forwards": num_forwards(request, limits),
-    }
+    plan = Facts.of(request, geometry, num_forwards=num_forwards(request, limits))
+    return replace(plan, seconds=round(geometry.duration_s, 6))  # the engine's are exact
 
 
 def job_object(record: JobRecord, live: Live) -> dict[str, Any]:
     facts, state = record.facts, live.get(record.id)
-    stages = {name: round(float(value), 4) for name, value in (facts.get("stages_s") or {}).items()}
+    stages = {name: round(value, 4) for name, value in facts.stages_s.items()}
     spent_s = None
     if record.status == "completed" and record.started_at and record.completed_at:
         spent_s = round(max(0.0, record.completed_at - record.started_at), 3)  # clocks are set back, too
@@ -129,8 +124,8 @@ def job_object(record: JobRecord, live: Live) -> dict[str, Any]:
         "started_at": _whole(record.started_at),
         "completed_at": _whole(record.completed_at),
         "expires_at": _whole(record.expires_at),
-        "size": str(facts.get("size")),
-        "seconds": f"{float(facts.get('seconds', 0)):.3f}".rstrip("0").rstrip("."),
+        "size": facts.size,
+        "seconds": f"{facts.seconds:.3f}".rstrip("0").rstrip("."),
         "quality": record.request.get("quality", "lossless"),
         "remixed_from_video_id": None,
         "error": record.error,
@@ -140,15 +135,15 @@ def job_object(record: JobRecord, live: Live) -> dict[str, Any]:
         "num_outputs": record.num_outputs,
         "inference_time_s": spent_s,
         "stage_durations": stages,
-        "peak_memory_mb": facts.get("peak_memory_mb"),
+        "peak_memory_mb": facts.peak_memory_mb,
         "action": None,
-        "fps": int(facts.get("fps", 24)),
-        "num_frames": int(facts.get("frames", 0)),
-        "duration_s": float(facts.get("seconds", 0.0)),
-        "task": str(facts.get("task")),
-        "seed": int(facts.get("seed", 0)),
-        "num_forwards": int(facts.get("num_forwards", 0)),
-        "num_inference_steps": int(facts.get("num_forwards", 0)) + 1,
+        "fps": facts.fps,
+        "num_frames": facts.frames,
+        "duration_s": facts.seconds,
+        "task": facts.task,
+        "seed": facts.seed,
+        "num_forwards": facts.num_forwards,
+        "num_inference_steps": facts.num_forwards + 1,
         "queue_position": state.queue_position if running and state else None,
         "stage": state.stage if running and state else None,
         "step": state.step if running and state else None,
@@ -156,8 +151,8 @@ def job_object(record: JobRecord, live: Live) -> dict[str, Any]:
         "eta_s": None if eta_s is None else round(eta_s, 2),
         "predicted_s": None if record.predicted_s is None else round(record.predicted_s, 2),
         "paused": paused,
-        "warnings": list(dict.fromkeys([*record.warnings, *facts.get("warnings", [])])),
-        "conditions_used": facts.get("conditions_used", []),
+        "warnings": list(dict.fromkeys([*record.warnings, *facts.warnings])),
+        "conditions_used": list(facts.conditions_used),
         "metrics": _metrics(record, stages) if record.return_metrics else None,
     }
 
@@ -171,8 +166,9 @@ def poll_after_ms(job: dict[str, Any]) -> int:
 
 def _metrics(record: JobRecord, stages: dict[str, float]) -> dict[str, Any]:
     waited_s = None if record.started_at is None else round(max(0.0, record.started_at - record.created_at), 3)
+    known = record.facts.to_dict()
     keys = ("rows", "skipped_fraction", "peak_memory_mb")
-    return {"queue_wait_s": waited_s, "stages_s": stages, **{k: record.facts[k] for k in keys if k in record.facts}}
+    return {"queue_wait_s": waited_s, "stages_s": stages, **{k: known[k] for k in keys if k in known}}
 
 
 def _whole(value: float | None) -> int | None:
