@@ -7,8 +7,10 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from talkies.cli import app, peer_flags
-from talkies.cli.common import parse_bytes
+from talkies.cli import app
+from talkies.cli.peers import json_configs, offload
+from talkies.engine.option_kinds import parse_bytes
+from talkies.engine.options import OPTIONS
 from talkies.errors import ConfigError
 
 
@@ -39,7 +41,7 @@ def test_a_budget_is_kept_and_the_embedded_model_fits_anywhere():
 
 
 def test_gpus_that_share_the_dit_have_half_of_it_each():
-    one, two = (_json("--gpu", "h200", "--num-gpus", str(n)) for n in (1, 2))
+    one, two = (_json("--gpu", "h200", "--task-type", "fl2va", "--num-gpus", str(n)) for n in (1, 2))
     assert two["shard_degrees"] == {"ulysses": 1, "ring": 1, "tensor": 2}
     halves = [next(c for c in found["components"] if c["name"] == "dit")["device_bytes"] for found in (one, two)]
     assert 0.5 <= halves[1] / halves[0] < 0.53
@@ -69,52 +71,52 @@ def test_sizes_in_words(text, value):
 
 
 def test_peers_switches_mean_a_mode():
-    assert peer_flags.take_offload(["m", "--enable-layerwise-offload"], "auto") == ("layer", ["m"])
-    assert peer_flags.take_offload(["--enable-distributed-layerwise-offload"], "auto") == ("layer", [])
-    assert peer_flags.take_offload(["--enable-cpu-offload"], "auto") == ("module", [])
-    assert peer_flags.take_offload(["m"], "auto") == (None, ["m"])
+    assert offload.take_offload(["m", "--enable-layerwise-offload"], "auto") == ("layer", ["m"])
+    assert offload.take_offload(["--enable-distributed-layerwise-offload"], "auto") == ("layer", [])
+    assert offload.take_offload(["--enable-cpu-offload"], "auto") == ("module", [])
+    assert offload.take_offload(["m"], "auto") == (None, ["m"])
     with pytest.raises(ConfigError, match="exclude each other"):
-        peer_flags.take_offload(["--enable-cpu-offload", "--enable-layerwise-offload"], "auto")
+        offload.take_offload(["--enable-cpu-offload", "--enable-layerwise-offload"], "auto")
     with pytest.raises(ConfigError, match="exclude each other"):
-        peer_flags.take_offload(["--enable-cpu-offload"], "none")
+        offload.take_offload(["--enable-cpu-offload"], "none")
 
 
 def test_one_way_to_move_weights_is_asked_for():
     with pytest.raises(ConfigError, match="--dlo-use-allgather and --dlo-no-use-allgather exclude each other"):
-        peer_flags.take_offload(["--dlo-no-use-allgather", "--dlo-use-allgather"], "auto")
+        offload.take_offload(["--dlo-no-use-allgather", "--dlo-use-allgather"], "auto")
 
 
 @pytest.mark.parametrize("words", [["--dlo-pin-budget-gb", "40"], ["--dlo-pin-budget-gb=40"]])
 def test_a_peers_pin_budget_is_the_ram_budget(words):
-    assert peer_flags.take_pin_budget(["m", *words, "--omni"], None) == (40_000_000_000, ["m", "--omni"])
-    assert peer_flags.take_pin_budget(words, 40_000_000_000) == (40_000_000_000, [])
-    assert peer_flags.take_pin_budget(["m"], 7) == (7, ["m"])
+    assert offload.take_pin_budget(["m", *words, "--omni"], None) == (40_000_000_000, ["m", "--omni"])
+    assert offload.take_pin_budget(words, 40_000_000_000) == (40_000_000_000, [])
+    assert offload.take_pin_budget(["m"], 7) == (7, ["m"])
     with pytest.raises(ConfigError, match="--dlo-pin-budget-gb 40 and --ram-budget differ"):
-        peer_flags.take_pin_budget(words, 1 << 30)
+        offload.take_pin_budget(words, 1 << 30)
 
 
 @pytest.mark.parametrize("value", ["", "all", "-1", "0", "inf", "nan"])
 def test_a_pin_budget_that_is_no_size_is_refused(value):
     with pytest.raises(ConfigError, match=f"--dlo-pin-budget-gb {value} is not a size"):
-        peer_flags.take_pin_budget(["--dlo-pin-budget-gb", value], None)
+        offload.take_pin_budget(["--dlo-pin-budget-gb", value], None)
 
 
 def test_peers_names_of_components():
-    assert peer_flags.components("dit,text_encoder,vae") == ("dit", "text", "video", "audio")
+    assert OPTIONS["offload_components"].read("dit,text_encoder,vae") == ("dit", "text", "video", "audio")
     with pytest.raises(ConfigError, match="unet"):
-        peer_flags.components("unet")
+        OPTIONS["offload_components"].read("unet")
 
 
 def test_a_peers_json_means_the_same():
     text = '{"mode": "layer", "components": ["dit", "text_encoder"], "layer_options": {"dit": {"resident_layers": 12}}}'
-    assert peer_flags.offload_config(text) == ("layer", "dit,text_encoder", 12)
+    assert json_configs.offload_config(text) == ("layer", "dit,text_encoder", 12)
     for transfer in ("rank-local", "allgather"):
-        assert peer_flags.offload_config(text.replace('{"resident', f'{{"weight_transfer": "{transfer}", "resident'))
-    assert peer_flags.offload_config('{"mode": "module"}') == ("module", None, None)
+        assert json_configs.offload_config(text.replace('{"resident', f'{{"weight_transfer": "{transfer}", "resident'))
+    assert json_configs.offload_config('{"mode": "module"}') == ("module", None, None)
     no_transfer = '{"mode": "layer", "layer_options": {"dit": {"weight_transfer": "pigeon"}}}'
     for bad in ("[]", "{", '{"mode": "disk"}', '{"mode": "layer", "x": 1}', no_transfer):
         with pytest.raises(ConfigError, match="diffusion-offload-config"):
-            peer_flags.offload_config(bad)
+            json_configs.offload_config(bad)
 
 
 def test_a_quantised_text_encoder_needs_half_the_host_memory():
@@ -132,11 +134,11 @@ def test_a_peers_json_of_precisions_means_the_same():
     text = """{"transformer": {"method": "fp8", "ignored_layers": ["blocks.0.attn.to_out"]},
                "text_encoder": {"method": "fp8", "ignored_layers": ["layers.49.mlp.down_proj"]}}"""
     excluded = ("blocks.0.attn.to_out", "text_encoder.layers.49.mlp.down_proj")
-    assert peer_flags.quantization_config(text) == ("fp8", "fp8", excluded)
-    assert peer_flags.quantization_config('{"text_encoder": {"method": "fp8"}}') == ("none", "fp8", ())
+    assert json_configs.quantization_config(text) == ("fp8", "fp8", excluded)
+    assert json_configs.quantization_config('{"text_encoder": {"method": "fp8"}}') == ("none", "fp8", ())
     for bad in ("{", "[]", '{"transformer": "fp8"}', '{"vae": {}}', '{"transformer": {"bits": 8}}'):
         with pytest.raises(ConfigError, match="diffusion-quantization-config"):
-            peer_flags.quantization_config(bad)
+            json_configs.quantization_config(bad)
     result = CliRunner().invoke(app, ["serve", "--quantization", "fp8", "--diffusion-quantization-config", text])
     assert result.exit_code == 2
     assert "exclude each other" in result.output

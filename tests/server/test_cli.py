@@ -16,12 +16,13 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from talkies.cli import jobs, peer_flags, serve
+from talkies.cli import jobs, serve
+from talkies.cli.peers.take import PEER_FLAGS
 from tests.server.conftest import Server
 from tests.server.fakes import FakeService
 
 app = typer.Typer(pretty_exceptions_enable=False)
-app.command("serve", context_settings=serve.CONTEXT)(serve.serve)
+app.command("serve", cls=serve.ServeCommand, context_settings=serve.CONTEXT)(serve.serve)
 app.add_typer(jobs.app, name="jobs")
 run = CliRunner().invoke
 
@@ -61,7 +62,7 @@ def test_a_peers_switch_turns_cuda_graphs_off(started: dict[str, Any], flags: st
     result = run(app, ["serve", "--port", "0", *flags.split()])
     assert result.exit_code == 0, result.output
     assert started["engine"]["cuda_graphs"] == graphs
-    assert "--enforce-eager" not in peer_flags.PEER_FLAGS  # nobody else takes it and drops it
+    assert "--enforce-eager" not in PEER_FLAGS  # nobody else takes it and drops it
     assert run(app, ["serve", "--port", "0", "--cuda-graphs", "on"]).exit_code == 2
 
 
@@ -152,7 +153,7 @@ def test_peers_words_for_several_devices(started: dict[str, Any], flags: str, de
         ("--lora-path x.safetensors", "adapters are not available"),
         ("--diffusion-kv-cache-skip-steps 2", "--attention fa3-fp8 chooses its own steps"),
         ("--enable-layerwise-offload --enable-cpu-offload", "exclude each other"),
-        ("--trust-remote-code", "never run"),
+        ("--enable-torch-compile true", "nothing is compiled (leave it out, or use false)"),
         ("-tp 4 --num-gpus 2", "-tp 4 and --num-gpus 2 differ: tensor parallelism is the only way"),
         ("-tp some", "-tp some is no number of devices (1 or more)"),
         ("--tp-size 2 --dlo-use-allgather", "gathers whole blocks, and with 2 devices each streams its own shard"),

@@ -1,4 +1,7 @@
-"""The three measurements behind ``talkies bench``, each one flat dictionary of names and numbers."""
+"""The three measurements behind ``talkies bench``, each one flat dictionary of names and numbers.
+
+``engine`` are options of the engine by name, as ``EngineConfig`` takes them.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,11 @@ from talkies.benchmarks import forward as fw
 from talkies.benchmarks import kernels as kn
 from talkies.benchmarks.random_dit import RandomDiT
 from talkies.benchmarks.timing import GIB, chained, in_turn
-from talkies.engine.config import EMBEDDED, EngineConfig, resolve
+from talkies.engine.config import EngineConfig, resolve
 from talkies.engine.engine import Engine
 from talkies.errors import ConfigError
 from talkies.h3.config import DiTConfig
 from talkies.kernels import select
-from talkies.model.chunking import Chunking
 from talkies.placement.quantize import QuantizeConfig
 from talkies.request import VideoRequest
 
@@ -31,24 +33,11 @@ def forward(
     *,
     size: str,
     layers: int | None,
-    device: str,
-    attention: str,
-    kernels: str,
-    quantization: str,
-    mlp_rows: int | None,
-    head_groups: int,
     repeats: int,
+    **engine: Any,
 ) -> dict[str, Any]:
     """One forward in turn with its floor: the products and the attention of a block alone, times blocks."""
-    told = EngineConfig(
-        device=device,
-        dtype="bfloat16",
-        attention=attention,
-        kernels=kernels,
-        quantization=quantization,  # type: ignore[arg-type]
-        mlp_rows=mlp_rows,
-        head_groups=head_groups,
-    )
+    told = EngineConfig.of({**engine, "dtype": "bfloat16"})
     resolved = resolve(told)
     place, dtype, name = resolved.device, resolved.dtype, resolved.attention
     config, shape = _size(size, place)
@@ -60,7 +49,7 @@ def forward(
     quantize = QuantizeConfig(method=told.quantization)
     with torch.inference_mode():
         dit = fw.make_dit(source, place, dtype, attend=name, kernels=resolved.kernels, quantize=quantize)
-        dit.use_chunking(Chunking(mlp_rows=mlp_rows, head_groups=head_groups))
+        dit.use_chunking(told.chunking)
         step = fw.Step(dit, inputs)
     found = fw.measured(step, place, repeats=1)
     with torch.inference_mode():
@@ -94,9 +83,9 @@ def forward(
     }
 
 
-def kernels(*, size: str, device: str, kernels: str, repeats: int) -> dict[str, Any]:
+def kernels(*, size: str, repeats: int, **engine: Any) -> dict[str, Any]:
     """``<op>_ms`` and ``<op>_of_copy``: the op's bytes a second over those of a copy."""
-    resolved = resolve(EngineConfig(device=device, dtype="bfloat16", kernels=kernels))
+    resolved = resolve(EngineConfig.of({**engine, "dtype": "bfloat16"}))
     place = resolved.device
     config, shape = _size(size, place)
     ops, num_rows = select.create(resolved.kernels), shape.layout().num_rows
@@ -112,27 +101,16 @@ def kernels(*, size: str, device: str, kernels: str, repeats: int) -> dict[str, 
 def e2e(
     *,
     prompt: str,
-    model: str | None,
     num_sigmas: int | None,
-    device: str,
-    attention: str,
-    kernels: str,
-    quantization: str,
     repeats: int,
+    **engine: Any,
 ) -> dict[str, Any]:
     """Median seconds of each stage from prompt to MP4; the first clip is not counted."""
-    config = EngineConfig(
-        model=model or EMBEDDED,
-        device=device,
-        attention=attention,
-        kernels=kernels,
-        quantization=quantization,  # type: ignore[arg-type]
-    )
-    engine = Engine.open_config(config)
+    opened = Engine.open(**engine)
     request = VideoRequest(prompt=prompt, num_sigmas=num_sigmas)
     with tempfile.TemporaryDirectory() as folder:
-        clips = [engine.render(request, [Path(folder) / f"{i}.mp4"])[0] for i in range(repeats + 1)][1:]
-    resolved = engine.components.config
+        clips = [opened.render(request, [Path(folder) / f"{i}.mp4"])[0] for i in range(repeats + 1)][1:]
+    resolved = opened.components.config
     totals = [sum(clip.stages_s.values()) for clip in clips]
     return {
         "device": _name(resolved.device),

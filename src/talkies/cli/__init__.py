@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from talkies.cli import bench, convert, doctor, generate, inspect, jobs, plan, serve
+from talkies.cli.help_page import Command
 
 app = typer.Typer(
     name="talkies",
@@ -14,12 +15,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("generate")(generate.generate)
+app.command("generate", cls=Command)(generate.generate)
 app.command("inspect")(inspect.inspect)
 app.command("convert")(convert.convert)
-app.command("plan")(plan.plan)
+app.command("plan", cls=Command)(plan.plan)
 app.command("doctor")(doctor.doctor)
-app.command("serve", context_settings=serve.CONTEXT)(serve.serve)
+app.command("serve", cls=serve.ServeCommand, context_settings=serve.CONTEXT)(serve.serve)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(bench.app, name="bench")
 

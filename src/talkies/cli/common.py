@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
@@ -25,9 +24,38 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+class Refused(ConfigError):
+    """Several things are wrong with one line."""
+
+    def __init__(self, errors: Sequence[TalkiesError]) -> None:
+        super().__init__("; ".join(map(str, errors)))
+        self.errors = tuple(errors)
+
+
+class Refusals:
+    """What is wrong with a line, collected, so that its writer hears all of it at once."""
+
+    def __init__(self) -> None:
+        self.errors: list[TalkiesError] = []
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """The block goes on being wrong until the end of the line."""
+        try:
+            yield
+        except TalkiesError as error:
+            self.errors.append(error)
+
+    def raise_all(self) -> None:
+        """Raises the one that is kept, or ``Refused`` with all of them."""
+        if self.errors:
+            raise self.errors[0] if len(self.errors) == 1 else Refused(self.errors)
+
+
 def fail(error: TalkiesError) -> NoReturn:
-    where = f"{error.param}: " if error.param and error.param not in error.message else ""
-    print(f"error: {where}{error}".replace("\n", " "), file=sys.stderr)
+    for one in error.errors if isinstance(error, Refused) else (error,):
+        where = f"{one.param}: " if one.param and one.param not in one.message else ""
+        print(f"error: {where}{one}".replace("\n", " "), file=sys.stderr)
     raise typer.Exit(error.exit_code)
 
 
@@ -74,24 +102,24 @@ def cleans_up() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def configure_logs(level: str, *, as_json: bool = False) -> None:
-    """Log lines of this process on stderr. Raises ``ConfigError``."""
+def check_log_level(level: str) -> None:
+    """Raises ``ConfigError``."""
     if level not in LOG_LEVELS:
         raise ConfigError(f"log_level={level!r} is unknown", hint="debug, info, warning or error", param="log_level")
+
+
+def check_range(name: str, value: float, low: float, high: float) -> None:
+    """Raises ``ConfigError``, also for a value that is no number at all."""
+    if not low <= value <= high:
+        raise ConfigError(f"{name}={value} is outside {low:g}..{high:g}", hint="choose a value inside", param=name)
+
+
+def configure_logs(level: str, *, as_json: bool = False) -> None:
+    """Log lines of this process on stderr. Raises ``ConfigError``."""
+    check_log_level(level)
     from talkies.server import logs
 
     logs.configure(level=level, as_json=as_json)
-
-
-def parse_bytes(name: str, text: str | None) -> int | None:
-    """``12GiB``, ``12G``, ``800MiB`` or plain bytes. Raises ``ConfigError``."""
-    if text is None:
-        return None
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:i?B)?|B)?", text.strip(), re.IGNORECASE)
-    value = 0 if match is None else int(float(match[1]) * 1024 ** " KMGT".index((match[2] or " ").upper()))
-    if value <= 0:
-        raise ConfigError(f"{name}={text!r} is not a size", hint="for example 12GiB", param=name)
-    return value
 
 
 def plain(text: object) -> str:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from talkies.cli.common import cleans_up, configure_logs, parse_bytes, plain, print_json, reports_errors
+from talkies.cli.common import cleans_up, configure_logs, plain, print_json, reports_errors
+from talkies.cli.engine_flags import takes_engine_options
 from talkies.errors import InvalidRequest
 from talkies.files.paths import local_path
 from talkies.media.reference_kinds import kind_of_uri
@@ -21,70 +22,88 @@ if TYPE_CHECKING:
     from talkies.engine.port.facts import Facts
 
 
+REQUEST, CONDITIONS, ADVANCED = "Request", "Conditions", "Advanced"  # panels of --help
+
+
 @reports_errors
+@takes_engine_options()
 def generate(
     prompt: str | None = typer.Argument(None, help="What happens in the clip, in words, in quotes."),
     output: Path = typer.Option(
-        Path("clip.mp4"), "-o", "--output", help="The MP4 to write; one that is there is replaced."
+        Path("clip.mp4"),
+        "-o",
+        "--output",
+        help="The MP4 to write; one that is there is replaced.",
+        rich_help_panel=REQUEST,
     ),
-    source: Path | None = typer.Option(None, "--from", help="Repeat the clip in this MP4 from its metadata."),
-    seed: int | None = typer.Option(None, help="64-bit integer; 42 when absent."),
-    seconds: float | None = typer.Option(None, help="Wanted length; frames are snapped up to 17n+5."),
-    frames: int | None = typer.Option(None, help="Wanted frames, instead of --seconds."),
-    size: str | None = typer.Option(None, help="WIDTHxHEIGHT."),
-    aspect: str | None = typer.Option(None, help="21:9, 16:9, 4:3, 1:1, 3:4, 9:16, W:H or auto."),
-    steps: int | None = typer.Option(None, help="Sigma points, as peers count: 50 steps are 49 forwards."),
-    forwards: int | None = typer.Option(None, help="Forwards of the model: the other way to say --steps."),
-    sigmas: str | None = typer.Option(None, help="A custom ladder, for example 1,0.75,0.5,0.25,0."),
-    flow_shift: float | None = typer.Option(None, help="Video sigma shift; the checkpoint's when absent."),
-    audio_flow_shift: float | None = typer.Option(None, help="Audio sigma shift; the checkpoint's when absent."),
-    task: str | None = typer.Option(None, help="t2va, fl2va or ref2va; inferred when absent."),
-    first_frame: str | None = typer.Option(None, metavar="IMG", help="The clip begins with this picture."),
-    last_frame: str | None = typer.Option(None, metavar="IMG", help="The clip ends with this picture."),
-    reference: list[str] = typer.Option([], metavar="FILE", help="Picture, video or sound; repeatable, order kept."),
-    fit: str | None = typer.Option(None, help="How keyframes meet the canvas: stretch, crop, pad, adapt, released."),
+    source: Path | None = typer.Option(
+        None, "--from", help="Repeats the clip in this MP4 from its metadata.", rich_help_panel=REQUEST
+    ),
+    seed: int | None = typer.Option(
+        None, help="A 64-bit integer that draws the noise; 42 if absent.", rich_help_panel=REQUEST
+    ),
+    seconds: float | None = typer.Option(
+        None, help="The wanted length; frames are snapped up to 17n+5.", rich_help_panel=REQUEST
+    ),
+    frames: int | None = typer.Option(None, help="The wanted frames, instead of --seconds.", rich_help_panel=REQUEST),
+    size: str | None = typer.Option(None, help="The canvas as WIDTHxHEIGHT in pixels.", rich_help_panel=REQUEST),
+    aspect: str | None = typer.Option(
+        None, help="The canvas' shape: 21:9, 16:9, 4:3, 1:1, 3:4, 9:16, W:H or auto.", rich_help_panel=REQUEST
+    ),
+    steps: int | None = typer.Option(
+        None, help="Sigma points, as peers count: 50 steps are 49 forwards.", rich_help_panel=REQUEST
+    ),
+    forwards: int | None = typer.Option(
+        None, help="Forwards of the model: the other way to say --steps.", rich_help_panel=REQUEST
+    ),
+    sigmas: str | None = typer.Option(
+        None, help="A ladder of your own, for example 1,0.75,0.5,0.25,0.", rich_help_panel=REQUEST
+    ),
+    flow_shift: float | None = typer.Option(
+        None, help="Video's sigma shift; the checkpoint's if absent.", rich_help_panel=REQUEST
+    ),
+    audio_flow_shift: float | None = typer.Option(
+        None, help="Sound's sigma shift; the checkpoint's if absent.", rich_help_panel=REQUEST
+    ),
+    task: str | None = typer.Option(
+        None, help="t2va, fl2va or ref2va; known from the conditions if absent.", rich_help_panel=REQUEST
+    ),
     outputs: int | None = typer.Option(
-        None, "-n", "--outputs", help="Several clips: NAME-0.mp4 with seed, NAME-1.mp4 with seed+1, ..."
+        None,
+        "-n",
+        "--outputs",
+        help="Several clips: NAME-0.mp4 with seed, NAME-1.mp4 with seed+1, ...",
+        rich_help_panel=REQUEST,
     ),
-    no_audio: bool = typer.Option(False, "--no-audio", help="Write a file without an audio stream."),
-    model: str | None = typer.Option(None, envvar="TALKIES_MODEL", help="Folder or hub id; embedded if absent."),
-    device: str = typer.Option("auto", envvar="TALKIES_DEVICE", help="auto, cpu, cuda or cuda:N."),
-    dtype: str = typer.Option("auto", envvar="TALKIES_DTYPE", help="auto, float32 or bfloat16."),
-    attention: str = typer.Option(
-        "auto", envvar="TALKIES_ATTENTION", help="auto, sdpa, cudnn, fa3, fa3-fp8, fa4, flex or sage."
+    no_audio: bool = typer.Option(False, "--no-audio", help="The file gets no audio stream.", rich_help_panel=REQUEST),
+    first_frame: str | None = typer.Option(
+        None, metavar="IMG", help="The clip begins with this picture.", rich_help_panel=CONDITIONS
     ),
-    kernels: str = typer.Option("auto", envvar="TALKIES_KERNELS", help="auto, triton or reference."),
-    quantization: str = typer.Option("none", envvar="TALKIES_QUANTIZATION", help="none, or fp8 while loading."),
-    text_attention: str = typer.Option(
-        "sdpa", envvar="TALKIES_TEXT_ATTENTION", help="Attention of the text encoder: sdpa or fa3."
+    last_frame: str | None = typer.Option(
+        None, metavar="IMG", help="The clip ends with this picture.", rich_help_panel=CONDITIONS
     ),
-    text_quantization: str = typer.Option(
-        "none", envvar="TALKIES_TEXT_QUANTIZATION", help="The same of the text encoder: none or fp8."
+    reference: list[str] = typer.Option(
+        [], metavar="FILE", help="A picture, video or sound; repeatable, order kept.", rich_help_panel=CONDITIONS
     ),
-    offload: str = typer.Option("auto", envvar="TALKIES_OFFLOAD", help="auto, none, layer or module."),
-    resident_blocks: int | None = typer.Option(None, envvar="TALKIES_RESIDENT_BLOCKS", help="DiT blocks that stay."),
-    vram_budget: str | None = typer.Option(None, envvar="TALKIES_VRAM_BUDGET", help="Such as 12GiB; never passed."),
-    ram_budget: str | None = typer.Option(None, envvar="TALKIES_RAM_BUDGET", help="The same of host memory."),
-    quantization_exclude: list[str] = typer.Option(
-        [],
-        envvar="TALKIES_QUANTIZATION_EXCLUDE",
-        help="Linears that stay as they are, such as blocks.0.* or text_encoder.layers.0.*; repeatable.",
+    fit: str | None = typer.Option(
+        None,
+        help="How keyframes meet the canvas: stretch, crop, pad, adapt or released.",
+        rich_help_panel=CONDITIONS,
     ),
-    cuda_graphs: str = typer.Option("auto", envvar="TALKIES_CUDA_GRAPHS", help="auto or off: replayed small forwards."),
-    tensor_parallel_size: int = typer.Option(
-        1,
-        "--tensor-parallel-size",
-        "--num-gpus",
-        "-tp",
-        envvar="TALKIES_TENSOR_PARALLEL_SIZE",
-        min=1,
-        help="Devices (or, with --device cpu, processes) that share the DiT's blocks.",
-    ),
-    threads: int | None = typer.Option(None, envvar="TALKIES_THREADS", help="CPU threads; all cores when absent."),
     log_level: str | None = typer.Option(
-        None, envvar="TALKIES_LOG_LEVEL", help="debug, info (what was chosen, loaded and how fast), warning or error."
+        None,
+        envvar="TALKIES_LOG_LEVEL",
+        help="debug, info (what was chosen, loaded and how fast), warning or error.",
+        rich_help_panel=ADVANCED,
     ),
-    json: bool = typer.Option(False, "--json", help="One JSON object on the last line of stdout."),
+    json: bool = typer.Option(
+        False,
+        "--json",
+        help="The last line of stdout is one JSON object with the facts of the clip.",
+        rich_help_panel=ADVANCED,
+    ),
+    *,
+    engine: dict[str, Any],
 ) -> None:
     """Make a clip: picture and sound, in sync, from words alone, between given frames or after references."""
     if log_level is not None:
@@ -127,7 +146,8 @@ def generate(
         changes["sigmas"] = None
     request = VideoRequest(**changes) if base is None else base.replace(**changes)
 
-    from talkies.engine.config import EMBEDDED, EngineConfig
+    from talkies.engine.config import EngineConfig
+    from talkies.engine.load.build import for_task
     from talkies.media.write.destination import check_writable
 
     paths = _paths(output, request.num_outputs)
@@ -136,24 +156,9 @@ def generate(
         check_writable(
             path, inputs=[*inputs, *([source] if source else [])]
         )  # before any work: a typo in -o must not cost a run
-    config = EngineConfig(
-        model=model or EMBEDDED,
-        device=device,
-        dtype=dtype,  # type: ignore[arg-type]
-        attention=attention,
-        kernels=kernels,
-        quantization=quantization,  # type: ignore[arg-type]
-        text_attention=text_attention,
-        text_quantization=text_quantization,  # type: ignore[arg-type]
-        offload=offload,  # type: ignore[arg-type]
-        resident_blocks=resident_blocks,
-        vram_budget=parse_bytes("vram_budget", vram_budget),
-        ram_budget=parse_bytes("ram_budget", ram_budget),
-        quantization_exclude=tuple(quantization_exclude),
-        cuda_graphs=cuda_graphs,  # type: ignore[arg-type]
-        tensor_parallel=tensor_parallel_size,
-        threads="auto" if threads is None else threads,
-    )
+    config = EngineConfig.of(engine)
+    if "task_type" not in engine:
+        config = for_task(config, request.resolved_task)  # a clip needs one DiT
     results = [facts.result() for facts in _run(config, request, paths, quiet=json)]
     if json:
         print_json(results[0] if len(results) == 1 else {"outputs": results})

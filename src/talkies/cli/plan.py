@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from talkies.cli.common import parse_bytes, print_json, reports_errors
+from talkies.cli.common import print_json, reports_errors
+from talkies.cli.engine_flags import takes_engine_options
 from talkies.errors import ConfigError
 from talkies.request import Condition, Target, VideoRequest
 from talkies.values import parse_size
@@ -16,63 +17,79 @@ if TYPE_CHECKING:
     from talkies.capacity.plan import Plan
 
 RELEASED = "minimax-h3"
+PLANNED = (
+    "task_type",
+    "quantization",
+    "text_quantization",
+    "quantization_exclude",
+    "offload",
+    "offload_components",
+    "resident_blocks",
+    "vram_budget",
+    "ram_budget",
+    "mlp_rows",
+    "head_groups",
+    "tensor_parallel",
+)  # of the engine's options those that move weights or memory
+REQUEST = "Request"
 
 
 @reports_errors
+@takes_engine_options(*PLANNED)
 def plan(
     model: str = typer.Argument(
         RELEASED, help="Folder or hub id; the released MiniMax-H3's sizes without a file of it if absent."
     ),
     gpu: str | None = typer.Option(
-        None, help="h200, or 24GiB,25GB/s,330TFLOPs[,ram=64GiB][,fp8=660TFLOPs]; this machine's GPU if absent."
+        None,
+        metavar="GPU",
+        help="A GPU to plan for: h200, or 24GiB,25GB/s,330TFLOPs, to which ,ram=64GiB and ,fp8=660TFLOPs may be "
+        "added; the one here if absent.",
+        rich_help_panel="Devices",
     ),
-    seconds: float | None = typer.Option(None, help="Length of the clip."),
-    frames: int | None = typer.Option(None, help="The same in frames."),
-    size: str | None = typer.Option(None, help="WIDTHxHEIGHT."),
-    aspect: str | None = typer.Option(None, help="16:9, 1:1, ..."),
-    steps: int | None = typer.Option(None, help="Sigma points; 50 are 49 forwards."),
-    keyframes: int = typer.Option(0, min=0, max=2, help="Pictures at the ends of the clip."),
-    quantization: str = typer.Option("none", help="none or fp8."),
-    text_quantization: str = typer.Option("none", help="The same of the text encoder."),
-    fp8_attention: bool = typer.Option(False, "--fp8-attention", help="Attention in e4m3, too."),
-    resident_blocks: int | None = typer.Option(None, min=0, help="DiT blocks that stay; the fastest choice if absent."),
-    tensor_parallel_size: int = typer.Option(
-        1,
-        "--tensor-parallel-size",
-        "--num-gpus",
-        "-tp",
-        min=1,
-        help="GPUs that share the DiT; all else is on the first one.",
+    seconds: float | None = typer.Option(None, help="The clip's length.", rich_help_panel=REQUEST),
+    frames: int | None = typer.Option(None, help="The clip's length in frames.", rich_help_panel=REQUEST),
+    size: str | None = typer.Option(None, help="The canvas as WIDTHxHEIGHT in pixels.", rich_help_panel=REQUEST),
+    aspect: str | None = typer.Option(None, help="The canvas' shape: 16:9, 1:1, ...", rich_help_panel=REQUEST),
+    steps: int | None = typer.Option(None, help="Sigma points; 50 are 49 forwards.", rich_help_panel=REQUEST),
+    keyframes: int = typer.Option(
+        0, min=0, max=2, help="Pictures at the ends of the clip.", rich_help_panel="Conditions"
     ),
-    vram_budget: str | None = typer.Option(None, help="Such as 12GiB, of each GPU; all that is free if absent."),
-    ram_budget: str | None = typer.Option(None, help="Such as 64GiB; all that is free if absent."),
-    json: bool = typer.Option(False, "--json", help="One JSON object on the last line of stdout."),
+    fp8_attention: bool = typer.Option(
+        False, "--fp8-attention", help="Attention is in e4m3, too.", rich_help_panel="Advanced"
+    ),
+    json: bool = typer.Option(
+        False, "--json", help="The last line of stdout is one JSON object.", rich_help_panel="Advanced"
+    ),
+    *,
+    engine: dict[str, Any],
 ) -> None:
     """What stays on the GPU, what streams, chunk sizes, the peak and the seconds of every stage."""
     import torch
 
     from talkies.capacity.demand import demand_of
-    from talkies.capacity.plan import Wishes
     from talkies.capacity.planner import make_plan
     from talkies.capacity.sizes import Sizes
     from talkies.codecs.limits import limits_of
     from talkies.engine.config import EngineConfig
     from talkies.engine.load import planning
-    from talkies.engine.load.build import locate
+    from talkies.engine.load.build import parts_and_limits
     from talkies.h3.config import DiTConfig
     from talkies.h3.geometry import Limits
-    from talkies.h3.partitions import find_parts
-    from talkies.placement.quantize import QuantizeConfig
+    from talkies.h3.partitions import PARTITION_TASKS, find_parts
     from talkies.placement.ranks.tensor_parallel import shard_config
 
-    vram, ram = parse_bytes("vram_budget", vram_budget), parse_bytes("ram_budget", ram_budget)
+    config = EngineConfig.of({"model": model, **engine})
     if model == RELEASED:
-        dit = shard_config(DiTConfig(), tensor_parallel_size)
-        sizes, limits = Sizes(dit=dit, tensor_parallel=tensor_parallel_size), Limits()
+        dit = shard_config(DiTConfig(), config.tensor_parallel)
+        served = len(PARTITION_TASKS) if config.task_type == "combined" else 1
+        sizes = Sizes(dit=dit, tensor_parallel=config.tensor_parallel, num_partitions=served)
+        limits = Limits()
     else:
-        parts = find_parts(locate(model))
-        sizes = planning.sizes_of(parts, on_gpu=True, dtype=torch.bfloat16, tensor_parallel=tensor_parallel_size)
-        limits = limits_of(parts)
+        parts, _ = parts_and_limits(config)
+        degree = config.tensor_parallel
+        sizes = planning.sizes_of(parts, on_gpu=True, dtype=torch.bfloat16, tensor_parallel=degree)
+        limits = limits_of(find_parts(parts.root))  # the clip of a plan stands for any task
     width, height = parse_size(size) if size is not None else (None, None)
     roles = ("first", "last")[:keyframes]
     request = VideoRequest(
@@ -85,16 +102,9 @@ def plan(
         conditions=tuple(Condition(kind="image", uri="keyframe.png", role=role) for role in roles),  # type: ignore[arg-type]
     )
     demand = demand_of(request, limits)
-    machine = planning.described(gpu, vram, ram) if gpu is not None else _here(vram, ram, fp8_attention)
-    quantize = QuantizeConfig(method=quantization)  # type: ignore[arg-type]
-    text_quantize = EngineConfig(text_quantization=text_quantization).text_quantize  # type: ignore[arg-type]
-    wishes = Wishes(
-        resident_blocks=resident_blocks,
-        quantize=quantize,
-        text_quantize=text_quantize,
-        fp8_attention=fp8_attention,
-    )
-    found = make_plan(sizes, demand, machine, wishes)
+    budgets = (config.vram_budget, config.ram_budget)
+    machine = planning.described(gpu, *budgets) if gpu is not None else _here(*budgets, fp8_attention)
+    found = make_plan(sizes, demand, machine, planning.wishes_of(config, fp8_attention=fp8_attention))
     if json:
         from dataclasses import asdict
 

@@ -2,249 +2,299 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-import socket
 import sys
-import threading
 import time
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from talkies.cli.common import configure_logs, fail, parse_bytes, reports_errors
-from talkies.errors import ConfigError, TalkiesError
+from talkies.cli.common import Refusals, check_log_level, check_range, configure_logs, reports_errors
+from talkies.cli.engine_flags import takes_engine_options
+from talkies.cli.help_page import Command
+from talkies.cli.peers.words import one_value_each
+from talkies.cli.run_server import build as _build
+from talkies.cli.run_server import engine_config as engine_config
+from talkies.cli.run_server import listen as _listen
+from talkies.cli.run_server import run as _run
+from talkies.engine.options import OPTIONS, EngineOptions
 
 if TYPE_CHECKING:
-    from talkies.engine.config import EngineConfig
-    from talkies.engine.port.service import EngineService
-    from talkies.server.app import HttpServer
+    from talkies.server.config import ServerConfig
 
-# Flags that are not ours land in the arguments, where peer_flags accepts or refuses them by name.
+# Flags that are not ours land in the arguments, where the peers' tables accept or refuse them by name.
 CONTEXT = {"ignore_unknown_options": True}
+MODEL, MEMORY, SERVER, ADVANCED = "Model", "Memory", "Server", "Advanced"  # panels of --help
+SEVERAL = ("--served-model-name", "--api-key")  # a peer takes several words after one of them
 
 
-def _read_config(context: typer.Context, path: Path | None) -> Path | None:
-    """Keys of the file become defaults: flag > environment > file > default."""
-    if path is None:
-        return None
-    try:
-        values = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        fail(ConfigError(f"cannot read {path}: {error}", hint="see talkies serve --help", param="config"))
-    values = values.get("serve", values)
-    known = {param.name for param in context.command.params if param.name} - {"arguments", "config"}
-    defaults = {}
-    for key, value in values.items():
-        name = key.replace("-", "_")
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else "keys are flag names"
-            fail(ConfigError(f"unknown key {key!r} in {path}", hint=hint, param="config"))
-        defaults[name] = value if isinstance(value, list | bool) else str(value)
-    context.default_map = defaults
-    return path
+class ServeCommand(Command):
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, one_value_each(args, SEVERAL, models=("--model", *OPTIONS["model"].peers)))
 
 
 @reports_errors
+@takes_engine_options(without_peers=("tensor_parallel",))
 def serve(
     context: typer.Context,
-    arguments: list[str] | None = typer.Argument(None, metavar="MODEL", help="Folder or hub id; embedded if absent."),
-    model: str | None = typer.Option(
-        None, "--model", "--model-path", envvar="TALKIES_MODEL", help="The same as MODEL."
+    arguments: list[str] | None = typer.Argument(
+        None, metavar="MODEL", help="A folder or hub id; the embedded checkpoint if absent."
     ),
-    config: Path | None = typer.Option(
-        None, envvar="TALKIES_CONFIG", callback=_read_config, is_eager=True, help="TOML; keys are flag names."
+    diffusion_quantization_config: str | None = typer.Option(
+        None,
+        "--diffusion-quantization-config",
+        metavar="JSON",
+        help="A peer's JSON of precisions: method and ignored_layers of transformer and text_encoder.",
+        rich_help_panel=MODEL,
     ),
-    host: str = typer.Option("127.0.0.1", envvar="TALKIES_HOST", help="0.0.0.0 serves every network of this machine."),
-    port: int = typer.Option(8000, envvar="TALKIES_PORT", min=0, max=65535, help="0 takes a free one."),
+    diffusion_offload_config: str | None = typer.Option(
+        None,
+        "--diffusion-offload-config",
+        metavar="JSON",
+        help="A peer's JSON of where weights live: mode, components, layer_options.",
+        rich_help_panel=MEMORY,
+    ),
+    host: str = typer.Option(
+        "127.0.0.1",
+        envvar="TALKIES_HOST",
+        metavar="ADDRESS",
+        help="The address to listen on; 0.0.0.0 serves every network of this machine.",
+        rich_help_panel=SERVER,
+    ),
+    port: int = typer.Option(
+        8000,
+        envvar="TALKIES_PORT",
+        metavar="N",
+        help="The port to listen on; 0 takes a free one.",
+        rich_help_panel=SERVER,
+    ),
+    root_path: str = typer.Option(
+        "",
+        envvar="TALKIES_ROOT_PATH",
+        metavar="PATH",
+        help="The path under which a proxy serves this, such as /talkies.",
+        rich_help_panel=SERVER,
+    ),
+    ssl_keyfile: Path | None = typer.Option(
+        None,
+        envvar="TALKIES_SSL_KEYFILE",
+        metavar="FILE",
+        help="The key of --ssl-certfile, in PEM.",
+        rich_help_panel=SERVER,
+    ),
+    ssl_certfile: Path | None = typer.Option(
+        None,
+        envvar="TALKIES_SSL_CERTFILE",
+        metavar="FILE",
+        help="A certificate in PEM: the server then speaks HTTPS only.",
+        rich_help_panel=SERVER,
+    ),
+    allowed_origins: list[str] = typer.Option(
+        [],
+        envvar="TALKIES_ALLOWED_ORIGINS",
+        metavar="ORIGIN",
+        help="Web pages from elsewhere that may call the API, such as https://app.example; * is all. Repeatable, or a "
+        "JSON list.",
+        rich_help_panel=SERVER,
+    ),
     api_key: list[str] = typer.Option(
-        [], envvar=["TALKIES_API_KEY", "VLLM_API_KEY"], help="Bearer key; repeat for more. Jobs belong to their key."
+        [],
+        envvar=["TALKIES_API_KEY", "VLLM_API_KEY"],
+        metavar="KEY",
+        help="A bearer key that requests must carry; repeat for more. Jobs belong to their key.",
+        rich_help_panel=SERVER,
     ),
-    served_model_name: str | None = typer.Option(None, envvar="TALKIES_SERVED_MODEL_NAME", help="Name in the API."),
+    served_model_name: list[str] = typer.Option(
+        [],
+        envvar="TALKIES_SERVED_MODEL_NAME",
+        metavar="NAME",
+        help="The model's name in the API; the first of several is shown, requests may use each.",
+        rich_help_panel=SERVER,
+    ),
     data_dir: Path | None = typer.Option(
         None,
         envvar=["TALKIES_DATA_DIR", "VLLM_OMNI_SERVER_STORAGE__PATH", "VLLM_OMNI_STORAGE_PATH"],
-        help="Jobs and videos; the XDG data folder if absent.",
-    ),
-    task_type: str = typer.Option(
-        "combined", "--task-type", "--model-variant", envvar="TALKIES_TASK_TYPE", help="combined, fl2va or ref2va."
+        metavar="DIR",
+        help="The folder of jobs and videos; the XDG data folder if absent.",
+        rich_help_panel=SERVER,
     ),
     policy: str = typer.Option(
-        "shortest-remaining", envvar="TALKIES_POLICY", help="fifo, shortest-remaining or fair, between steps."
+        "shortest-remaining",
+        envvar="TALKIES_POLICY",
+        metavar="WORD",
+        help="Whose turn it is between two steps: fifo, shortest-remaining or fair.",
+        rich_help_panel=SERVER,
     ),
-    max_num_seqs: int = typer.Option(1, envvar="TALKIES_MAX_NUM_SEQS", min=1, help="Requests in one packed forward."),
-    max_queue: int = typer.Option(64, envvar="TALKIES_MAX_QUEUE", help="Waiting jobs before a POST is 429."),
-    max_queue_s: float | None = typer.Option(None, envvar="TALKIES_MAX_QUEUE_S", help="The same in predicted seconds."),
-    max_jobs_per_key: int | None = typer.Option(None, envvar="TALKIES_MAX_JOBS_PER_KEY", help="Unfinished jobs."),
-    max_body_mib: int = typer.Option(64, envvar="TALKIES_MAX_BODY_MIB", min=1, help="Larger bodies are 413."),
+    max_num_seqs: int = typer.Option(
+        1, envvar="TALKIES_MAX_NUM_SEQS", metavar="N", help="Requests in one packed forward.", rich_help_panel=SERVER
+    ),
+    max_queue: int = typer.Option(
+        64,
+        envvar="TALKIES_MAX_QUEUE",
+        metavar="N",
+        help="Jobs that may wait before a POST is 429.",
+        rich_help_panel=SERVER,
+    ),
+    max_queue_s: float | None = typer.Option(
+        None,
+        envvar="TALKIES_MAX_QUEUE_S",
+        metavar="SECONDS",
+        help="Predicted seconds of work that may wait before a POST is 429.",
+        rich_help_panel=SERVER,
+    ),
+    max_jobs_per_key: int | None = typer.Option(
+        None,
+        envvar="TALKIES_MAX_JOBS_PER_KEY",
+        metavar="N",
+        help="Unfinished jobs that one key may have.",
+        rich_help_panel=SERVER,
+    ),
+    max_body_mib: int = typer.Option(
+        64, envvar="TALKIES_MAX_BODY_MIB", metavar="N", help="Larger bodies are a 413.", rich_help_panel=SERVER
+    ),
     ttl_s: float | None = typer.Option(
-        None, envvar=["TALKIES_TTL_S", "VLLM_OMNI_SERVER_STORAGE__FILE_TTL"], help="Ended jobs expire; never if absent."
+        None,
+        envvar=["TALKIES_TTL_S", "VLLM_OMNI_SERVER_STORAGE__FILE_TTL"],
+        metavar="SECONDS",
+        help="Seconds after which an ended job expires; never if absent.",
+        rich_help_panel=SERVER,
     ),
     sync_timeout_s: float | None = typer.Option(
-        None, envvar=["TALKIES_SYNC_TIMEOUT_S", "VLLM_OMNI_VIDEO_SYNC_TIMEOUT"], help="Of /v1/videos/sync; none."
+        None,
+        envvar=["TALKIES_SYNC_TIMEOUT_S", "VLLM_OMNI_VIDEO_SYNC_TIMEOUT"],
+        metavar="SECONDS",
+        help="Seconds that /v1/videos/sync may take; no limit if absent.",
+        rich_help_panel=SERVER,
     ),
-    media_root: Path | None = typer.Option(None, envvar="TALKIES_MEDIA_ROOT", help="file:// may read below it."),
+    timeout_keep_alive: int = typer.Option(
+        5,
+        envvar=["TALKIES_TIMEOUT_KEEP_ALIVE", "VLLM_HTTP_TIMEOUT_KEEP_ALIVE"],
+        metavar="SECONDS",
+        help="Seconds that an idle connection is kept.",
+        rich_help_panel=SERVER,
+    ),
+    media_root: Path | None = typer.Option(
+        None,
+        envvar="TALKIES_MEDIA_ROOT",
+        metavar="DIR",
+        help="The folder below which file:// references may lie; none may if absent.",
+        rich_help_panel=SERVER,
+    ),
     allow_host: list[str] = typer.Option(
-        [], envvar="TALKIES_ALLOW_HOST", help="Private host or network that references and webhooks may name."
-    ),
-    webhook_secret: str | None = typer.Option(None, envvar="TALKIES_WEBHOOK_SECRET", help="Signs webhooks."),
-    device: str = typer.Option("auto", envvar="TALKIES_DEVICE", help="auto, cpu, cuda or cuda:N."),
-    dtype: str = typer.Option("auto", envvar="TALKIES_DTYPE", help="auto, float32 or bfloat16."),
-    attention: str = typer.Option(
-        "auto",
-        "--attention",
-        "--diffusion-attention-backend",
-        envvar=["TALKIES_ATTENTION", "DIFFUSION_ATTENTION_BACKEND"],
-        help="Attention backend.",
-    ),
-    kernels: str = typer.Option("auto", envvar="TALKIES_KERNELS", help="auto, triton or reference."),
-    quantization: str = typer.Option("none", envvar="TALKIES_QUANTIZATION", help="none, or fp8 while loading."),
-    text_attention: str = typer.Option(
-        "sdpa", envvar="TALKIES_TEXT_ATTENTION", help="Attention of the text encoder: sdpa or fa3."
-    ),
-    text_quantization: str = typer.Option(
-        "none", envvar="TALKIES_TEXT_QUANTIZATION", help="The same of the text encoder: none or fp8."
-    ),
-    diffusion_quantization_config: str | None = typer.Option(
-        None, "--diffusion-quantization-config", help="A peer's JSON for the same: method, ignored_layers."
-    ),
-    offload: str = typer.Option(
-        "auto", envvar="TALKIES_OFFLOAD", help="auto (planned), none, layer or module; peers' switches are taken."
-    ),
-    offload_components: str = typer.Option(
-        "dit,text,video,audio",
-        "--offload-components",
-        "--layerwise-offload-components",
-        envvar="TALKIES_OFFLOAD_COMPONENTS",
-        help="What layer and module are about.",
-    ),
-    diffusion_offload_config: str | None = typer.Option(
-        None, "--diffusion-offload-config", help="A peer's JSON for the same: mode, components, layer_options."
-    ),
-    resident_blocks: int | None = typer.Option(
-        None,
-        "--resident-blocks",
-        "--dlo-resident-layers",
-        "--dit-layerwise-resident-layers",
-        envvar="TALKIES_RESIDENT_BLOCKS",
-        min=0,
-        help="DiT blocks that stay on the GPU; planned if absent.",
-    ),
-    vram_budget: str | None = typer.Option(
-        None, envvar="TALKIES_VRAM_BUDGET", help="Such as 12GiB: the peak stays under it, or start or job is refused."
-    ),
-    ram_budget: str | None = typer.Option(
-        None, envvar="TALKIES_RAM_BUDGET", help="The same of host memory; on a CPU 90 % of what is free if absent."
-    ),
-    quantization_exclude: list[str] = typer.Option(
         [],
-        envvar="TALKIES_QUANTIZATION_EXCLUDE",
-        help="Linears that stay as they are, such as blocks.0.* or text_encoder.layers.0.*; repeatable.",
+        envvar="TALKIES_ALLOW_HOST",
+        metavar="HOST",
+        help="A private host or network that references and webhooks may name; repeatable.",
+        rich_help_panel=SERVER,
     ),
-    cuda_graphs: str = typer.Option(
-        "auto",
-        envvar="TALKIES_CUDA_GRAPHS",
-        help="auto: small forwards on a GPU are replayed; off, or --enforce-eager.",
-    ),
-    tensor_parallel_size: int | None = typer.Option(
+    webhook_secret: str | None = typer.Option(
         None,
-        "--tensor-parallel-size",
-        envvar="TALKIES_TENSOR_PARALLEL_SIZE",
-        min=1,
-        help="Devices that share the DiT's blocks; or --num-gpus, -tp.",
+        envvar="TALKIES_WEBHOOK_SECRET",
+        metavar="TEXT",
+        help="What signs webhooks; requests may not ask for one without it.",
+        rich_help_panel=SERVER,
     ),
-    threads: int | None = typer.Option(None, envvar="TALKIES_THREADS", help="CPU threads; all cores when absent."),
+    disable_fastapi_docs: bool = typer.Option(
+        False, "--disable-fastapi-docs", help="The server has no /openapi.json.", rich_help_panel=SERVER
+    ),
+    disable_log_stats: bool = typer.Option(
+        False, "--disable-log-stats", help="The server has no /metrics.", rich_help_panel=SERVER
+    ),
     hang_timeout_s: float = typer.Option(
         300.0,
         envvar="TALKIES_HANG_TIMEOUT_S",
-        min=1.0,
+        metavar="SECONDS",
         help="A busy worker without a sign of life for so long, or 20 predicted steps if that is longer, is replaced.",
+        rich_help_panel=ADVANCED,
     ),
     start_timeout_s: float = typer.Option(
         3600.0,
         envvar="TALKIES_START_TIMEOUT_S",
-        min=1.0,
+        metavar="SECONDS",
         help="A worker that loads, without a sign of life for so long, is given up.",
+        rich_help_panel=ADVANCED,
     ),
-    disable_log_stats: bool = typer.Option(False, "--disable-log-stats", help="No /metrics."),
-    log_level: str = typer.Option("info", envvar="TALKIES_LOG_LEVEL", help="debug, info, warning or error."),
-    log_json: bool = typer.Option(False, "--log-json", envvar="TALKIES_LOG_JSON", help="One JSON object per line."),
+    log_level: str = typer.Option(
+        "info",
+        envvar="TALKIES_LOG_LEVEL",
+        metavar="WORD",
+        help="Log lines to show: debug, info, warning or error.",
+        rich_help_panel=ADVANCED,
+    ),
+    log_json: bool = typer.Option(
+        False, "--log-json", envvar="TALKIES_LOG_JSON", help="Log lines are JSON objects.", rich_help_panel=ADVANCED
+    ),
+    *,
+    engine: dict[str, Any],
 ) -> None:
-    """Serve a model: POST /v1/videos, a page at /, /metrics. Flags of `vllm serve --omni` are taken where they mean
-    something here and refused with the reason where not."""
+    """Serve a model: POST /v1/videos, a page at /, /metrics. Flags of `vllm serve --omni` and `sglang serve` are taken
+    where they mean something here and refused with the reason where not."""
     begun = time.monotonic()
-    from talkies.cli import peer_flags
-    from talkies.cli.peer_degrees import take_tensor_parallel
-    from talkies.server.config import ServerConfig
+    from talkies.cli.peers.line import translate
+    from talkies.engine.port.policy import check_policy
+    from talkies.server.config import ServerConfig, origins
 
+    refusals = Refusals()
     own = [name for param in context.command.params for name in param.opts]
-    if diffusion_offload_config is not None:
-        offload, named, resident = peer_flags.offload_config(diffusion_offload_config)
-        offload_components = named or offload_components
-        resident_blocks = resident if resident is not None else resident_blocks
-    if diffusion_quantization_config is not None:
-        if (quantization, text_quantization, quantization_exclude) != ("none", "none", []):
-            raise ConfigError(
-                "--diffusion-quantization-config and --quantization, --text-quantization or --quantization-exclude "
-                "exclude each other",
-                hint="give one",
-                param="--diffusion-quantization-config",
-            )
-        quantization, text_quantization, excluded = peer_flags.quantization_config(diffusion_quantization_config)
-        quantization_exclude = list(excluded)
-    mode, others = peer_flags.take_offload(arguments or [], offload)
-    host_bytes, others = peer_flags.take_pin_budget(others, parse_bytes("ram_budget", ram_budget))
-    eager, others = peer_flags.take_eager(others)
-    tensor_parallel, others = take_tensor_parallel(others, tensor_parallel_size)
-    positional, notes = peer_flags.take(others, own)
-    if positional is not None and model is not None and positional != model:
-        raise ConfigError(f"MODEL {positional} and --model {model} differ", hint="name one", param="model")
+    said, notes = translate(
+        arguments or [],
+        engine,
+        own,
+        offload_json=diffusion_offload_config,
+        quantization_json=diffusion_quantization_config,
+        refusals=refusals,
+    )
+    for name, value, low, high in (
+        ("port", port, 0, 65535),
+        ("max_num_seqs", max_num_seqs, 1, 4096),
+        ("max_body_mib", max_body_mib, 1, 1 << 20),
+        ("hang_timeout_s", hang_timeout_s, 1, 1e9),
+        ("start_timeout_s", start_timeout_s, 1, 1e9),
+    ):
+        with refusals.kept():
+            check_range(name, value, low, high)
+    with refusals.kept():
+        check_log_level(log_level)
+    with refusals.kept():
+        check_policy(policy)
+    settings: ServerConfig | None = None
+    with refusals.kept():
+        settings = ServerConfig(
+            data_dir=(data_dir or _default_data_dir()).expanduser().absolute(),
+            served_model_name=served_model_name[0] if served_model_name else None,
+            model_aliases=tuple(served_model_name[1:]),
+            api_keys=tuple(api_key),
+            max_queue=max_queue,
+            max_queue_s=max_queue_s,
+            max_jobs_per_key=max_jobs_per_key,
+            max_body_bytes=max_body_mib << 20,
+            ttl_s=ttl_s,
+            sync_timeout_s=sync_timeout_s,
+            media_root=None if media_root is None else media_root.absolute(),
+            allow_hosts=tuple(allow_host),
+            webhook_secret=webhook_secret,
+            serve_metrics=not disable_log_stats,
+            serve_openapi=not disable_fastapi_docs,
+            root_path=root_path,
+            allowed_origins=origins(allowed_origins),
+            ssl_keyfile=ssl_keyfile,
+            ssl_certfile=ssl_certfile,
+            timeout_keep_alive_s=timeout_keep_alive,
+        )
+    if not refusals.errors:
+        with refusals.kept():
+            EngineOptions.of(said)  # what options mean together, before anything is loaded
+    refusals.raise_all()
+    assert settings is not None
     configure_logs(log_level, as_json=log_json)
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
-    settings = ServerConfig(
-        data_dir=(data_dir or _default_data_dir()).expanduser().absolute(),
-        served_model_name=served_model_name,
-        api_keys=tuple(api_key),
-        max_queue=max_queue,
-        max_queue_s=max_queue_s,
-        max_jobs_per_key=max_jobs_per_key,
-        max_body_bytes=max_body_mib << 20,
-        ttl_s=ttl_s,
-        sync_timeout_s=sync_timeout_s,
-        media_root=None if media_root is None else media_root.absolute(),
-        allow_hosts=tuple(allow_host),
-        webhook_secret=webhook_secret,
-        serve_metrics=not disable_log_stats,
-    )
-    engine = {
-        "model": positional or model,
-        "device": device,
-        "dtype": dtype,
-        "attention": attention,
-        "kernels": kernels,
-        "quantization": quantization,
-        "text_attention": text_attention,
-        "text_quantization": text_quantization,
-        "quantization_exclude": tuple(quantization_exclude),
-        "cuda_graphs": "off" if eager else cuda_graphs,
-        "tensor_parallel": tensor_parallel,
-        "threads": threads,
-        "task_type": task_type,
-        "offload": mode if mode is not None else offload,
-        "offload_components": peer_flags.components(offload_components),
-        "resident_blocks": resident_blocks,
-        "vram_budget": parse_bytes("vram_budget", vram_budget),
-        "ram_budget": host_bytes,
-    }
     if not api_key and host not in ("127.0.0.1", "::1", "localhost"):
         print("note: no --api-key: everybody who reaches this port can make, see and delete clips", file=sys.stderr)
     listener = _listen(host, port)
     service = _build(
-        engine,
+        {name: option.default for name, option in OPTIONS.items()} | said,
         policy=policy,
         max_num_seqs=max_num_seqs,
         data_dir=settings.data_dir,
@@ -252,72 +302,6 @@ def serve(
         start_timeout_s=start_timeout_s,
     )
     _run(service, settings, listener, begun)
-
-
-def _build(engine: dict[str, Any], *, data_dir: Path, **options: Any) -> EngineService:
-    """The engine over worker processes; imported here, since it brings torch."""
-    from talkies.engine.service.executor import Executor
-
-    # Every reference is copied below uploads/ before a job is accepted, so the engine reads nothing else.
-    return Executor(engine_config(engine), data_dir=data_dir, media_root=data_dir / "uploads", **options)
-
-
-def engine_config(engine: dict[str, Any]) -> EngineConfig:
-    """Raises ``ConfigError``."""
-    from talkies.engine.config import EMBEDDED, EngineConfig
-
-    absent: dict[str, Any] = {"model": EMBEDDED, "threads": "auto"}
-    values: dict[str, Any] = {name: absent.get(name) if value is None else value for name, value in engine.items()}
-    return EngineConfig(**values)
-
-
-def _run(service: EngineService, settings: Any, listener: socket.socket, begun: float) -> None:
-    from talkies.server.app import HttpServer, create_app
-
-    try:
-        app = create_app(service, settings)
-    except BaseException:
-        service.close(timeout_s=2.0)
-        raise
-    server = HttpServer(app)
-    host, port = listener.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    print(f"talkies: http://{shown}:{port}  {app.state.coordinator.model_name}, loading", file=sys.stderr, flush=True)
-    failed = threading.Event()
-    threading.Thread(target=_announce, args=(service, server, begun, failed), daemon=True).start()
-    server.run(sockets=[listener])
-    if failed.is_set() or not server.started:
-        raise TalkiesError("the engine did not start", hint="its error is in the lines above")
-
-
-def _announce(service: EngineService, server: HttpServer, begun: float, failed: threading.Event) -> None:
-    """Says when requests are served, and ends a server whose engine never came up."""
-    while service.state == "loading" or not (server.started or server.should_exit):
-        time.sleep(0.02)
-    if service.state == "ready":
-        print(f"talkies: ready after {time.monotonic() - begun:.1f} s", file=sys.stderr, flush=True)
-    elif not server.should_exit:
-        failed.set()
-        server.should_exit = True
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """Bound before anything is loaded: a taken port is known at once."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-        listener.listen(128)
-    except OSError as error:
-        listener.close()
-        raise ConfigError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}",
-            hint="choose another --port or --host",
-            param="port",
-        ) from None
-    listener.set_inheritable(False)
-    return listener
 
 
 def _default_data_dir() -> Path:

@@ -12,100 +12,21 @@ import torch
 
 from talkies.attention import registry as attention
 from talkies.codecs.text.attention import TEXT_ATTENTION
+from talkies.engine.options import EMBEDDED, EngineOptions
 from talkies.errors import ConfigError
 from talkies.kernels import select
 from talkies.model.chunking import Chunking
-from talkies.placement.components import COMPONENTS
-from talkies.placement.quantize import METHODS, TEXT_PREFIX, QuantizeConfig
-from talkies.placement.stream.layerwise import LayerwiseConfig
+from talkies.placement.quantize import TEXT_PREFIX, QuantizeConfig
 
-EMBEDDED = "h3-tiny"
+__all__ = ["EMBEDDED", "EngineConfig", "ResolvedConfig", "embedded_folder", "indexed", "resolve"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EngineConfig:
-    """``model`` is a folder, a hub id, or ``"h3-tiny"`` for the checkpoint inside the package."""
+class EngineConfig(EngineOptions):
+    """The options of ``options.py``, and what some of them mean together.
 
-    model: str = EMBEDDED
-    device: str = "auto"  # auto, cpu, cuda, cuda:N
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    attention: str = "auto"  # see attention/registry.py; peers' names are taken
-    kernels: str = "auto"  # reference or triton
-    quantization: Literal["none", "fp8"] = "none"  # of the DiT's linears, while they are loaded
-    text_attention: str = "sdpa"  # of the text encoder's decoder layers: sdpa or fa3
-    text_quantization: Literal["none", "fp8"] = "none"  # the same of their linears
-    quantization_exclude: tuple[str, ...] = ()  # linears that stay: blocks.0.*, text_encoder.layers.0.*
-    mlp_rows: int | None = None  # rows that go through a feed-forward at a time; all when absent
-    head_groups: int = 1  # turns in which attention computes its heads
-    offload: Literal["auto", "none", "layer", "module"] = "auto"  # auto plans on a GPU; on a CPU all is resident
-    resident_blocks: int | None = None  # DiT blocks that stay on the device; the planner's choice when absent
-    offload_components: tuple[str, ...] = COMPONENTS  # what layer and module are about
-    vram_budget: int | None = None  # bytes that the device's allocator never passes
-    ram_budget: int | None = None  # bytes of host memory
-    cuda_graphs: Literal["auto", "off"] = "auto"  # auto: small forwards are recorded and replayed, on a GPU
-    tensor_parallel: int = 1  # devices that share the DiT's blocks, each with its heads and its feed-forward channels
-    threads: int | Literal["auto"] = "auto"  # CPU threads of a rank; part of what makes two runs the same bytes
-    task_type: str = "combined"  # or one partition, fl2va or ref2va: the other one's DiT is then never read
-
-    def __post_init__(self) -> None:
-        if self.dtype not in ("auto", "float32", "bfloat16"):
-            raise ConfigError(
-                f"dtype={self.dtype!r} is unknown",
-                hint="use auto, float32 or bfloat16 (float16 overflows in the DiT)",
-                param="dtype",
-            )
-        # Built to be refused now and not when the weights are there.
-        QuantizeConfig(method=self.quantization, exclude=self.quantization_exclude)
-        if self.text_quantization not in METHODS:
-            raise ConfigError(
-                f"text_quantization={self.text_quantization!r} is unknown",
-                hint="use none or fp8",
-                param="text_quantization",
-            )
-        for option, quantize in (("quantization", self.quantize), ("text_quantization", self.text_quantize)):
-            if quantize.exclude and quantize.method == "none":
-                raise ConfigError(
-                    f"quantization_exclude={quantize.exclude[0]!r} excludes a linear, but {option} is none",
-                    hint=f"leave it out, or set {option}=fp8",
-                    param="quantization_exclude",
-                )
-        Chunking(mlp_rows=self.mlp_rows, head_groups=self.head_groups)
-        LayerwiseConfig(resident=self.resident_blocks or 0)
-        if self.offload not in ("auto", "none", "layer", "module"):
-            raise ConfigError(
-                f"offload={self.offload!r} is unknown", hint="use auto, none, layer or module", param="offload"
-            )
-        if self.resident_blocks is not None and self.offload in ("none", "module"):
-            raise ConfigError(
-                f"resident_blocks={self.resident_blocks} and offload={self.offload} exclude each other",
-                hint="use offload=layer or auto",
-                param="resident_blocks",
-            )
-        if self.cuda_graphs not in ("auto", "off"):
-            raise ConfigError(
-                f"cuda_graphs={self.cuda_graphs!r} is unknown", hint="use auto or off", param="cuda_graphs"
-            )
-        unknown = [name for name in self.offload_components if name not in COMPONENTS]
-        if unknown:
-            raise ConfigError(
-                f"no component is called {unknown[0]!r}",
-                hint="use " + ", ".join(COMPONENTS),
-                param="offload_components",
-            )
-        for name in ("vram_budget", "ram_budget"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ConfigError(f"{name}={value} is not a size", hint="for example 12GiB", param=name)
-        if not (isinstance(self.tensor_parallel, int) and 1 <= self.tensor_parallel <= 64):
-            raise ConfigError(f"tensor_parallel={self.tensor_parallel!r} is outside 1..64", param="tensor_parallel")
-        if self.threads != "auto" and not (isinstance(self.threads, int) and 1 <= self.threads <= 1024):
-            raise ConfigError(
-                f"threads={self.threads!r} is outside 1..1024", hint="leave it out for all cores", param="threads"
-            )
-        if self.task_type not in ("combined", "fl2va", "ref2va"):
-            raise ConfigError(
-                f"task_type={self.task_type!r} is unknown", hint="combined, fl2va or ref2va", param="task_type"
-            )
+    ``model`` is a folder, a hub id, or ``"h3-tiny"`` for the checkpoint inside the package.
+    """
 
     @property
     def quantize(self) -> QuantizeConfig:
@@ -138,6 +59,7 @@ class ResolvedConfig:
     cuda_graphs: bool
     tensor_parallel: int
     threads: int
+    isolate: Literal["modality"] | None  # which rows see each other: all, or each modality its own
 
     @property
     def video_dtype(self) -> torch.dtype:
@@ -167,6 +89,7 @@ def resolve(config: EngineConfig) -> ResolvedConfig:
         cuda_graphs=_cuda_graphs(config, device, backend),
         tensor_parallel=_tensor_parallel(config, device),
         threads=max(1, cores // config.tensor_parallel) if config.threads == "auto" else config.threads,
+        isolate=None if config.isolate == "none" else config.isolate,
     )
 
 

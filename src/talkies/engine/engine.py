@@ -9,12 +9,14 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 
-from talkies.engine.config import EMBEDDED, EngineConfig
+from talkies.engine.config import EngineConfig
 from talkies.engine.events import OnProgress, Reporter, ShouldStop
 from talkies.engine.load import build
+from talkies.engine.options import takes_options
 from talkies.engine.pipeline.clip import Clip
 from talkies.engine.pipeline.run import Boundary, RequestRun
 from talkies.engine.pipeline.sinks import ClipSink, Mp4Sink, OpenSink
@@ -42,40 +44,16 @@ class Engine:
         self._pid = os.getpid()
 
     @classmethod
-    def open(
-        cls,
-        model: str | Path | None = None,
-        *,
-        device: str = "auto",
-        dtype: str = "auto",
-        attention: str = "auto",
-        kernels: str = "auto",
-        quantization: str = "none",
-        text_attention: str = "sdpa",
-        text_quantization: str = "none",
-        cuda_graphs: str = "auto",
-        tensor_parallel: int = 1,
-        threads: int | None = None,
-    ) -> Engine:
+    @takes_options
+    def open(cls, model: str | Path | None = None, **options: Any) -> Engine:
         """Load a folder or hub id; the embedded checkpoint when ``model`` is None.
+
+        ``options`` are those of ``talkies serve``, by the names of :class:`EngineConfig`: ``offload="layer"``,
+        ``vram_budget="12GiB"``; ``None`` is the default.
 
         Raises ``ConfigError`` and ``CheckpointError``.
         """
-        return cls.open_config(
-            EngineConfig(
-                model=EMBEDDED if model is None else str(model),
-                device=device,
-                dtype=dtype,  # type: ignore[arg-type]
-                attention=attention,
-                kernels=kernels,
-                quantization=quantization,  # type: ignore[arg-type]
-                text_attention=text_attention,
-                text_quantization=text_quantization,  # type: ignore[arg-type]
-                cuda_graphs=cuda_graphs,  # type: ignore[arg-type]
-                tensor_parallel=tensor_parallel,
-                threads="auto" if threads is None else threads,
-            )
-        )
+        return cls.open_config(EngineConfig.of({"model": model, **options}))
 
     @classmethod
     def open_config(cls, config: EngineConfig) -> Engine:

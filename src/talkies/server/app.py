@@ -17,6 +17,7 @@ import uvicorn
 from anyio import CapacityLimiter
 from fastapi import FastAPI, Request
 from fastapi.routing import APIRoute
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.websockets import WebSocket
@@ -58,6 +59,8 @@ def create_app(service: EngineService, config: ServerConfig) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,  # its page loads scripts from elsewhere
         redoc_url=None,
+        openapi_url="/openapi.json" if config.serve_openapi else None,
+        root_path=config.root_path,
         generate_unique_id_function=_operation_id,
     )
     app.state.coordinator = coordinator
@@ -74,6 +77,14 @@ def create_app(service: EngineService, config: ServerConfig) -> FastAPI:
     app.add_api_websocket_route("/v1/realtime/video", _no_websocket)
     _add_page(app)
     app.add_middleware(BodyLimit, max_bytes=config.max_body_bytes)
+    if config.allowed_origins:  # the outermost: a browser shows a page the reason of a refusal only with these headers
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(config.allowed_origins),
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["*"],
+        )
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -86,7 +97,21 @@ def create_app(service: EngineService, config: ServerConfig) -> FastAPI:
 class HttpServer(uvicorn.Server):
     """uvicorn waits for open answers before it tells the application to stop; event streams have to hear it first."""
 
-    def __init__(self, app: FastAPI, *, timeout_graceful_shutdown_s: int = 5, **options: Any) -> None:
+    def __init__(
+        self,
+        app: FastAPI,
+        settings: ServerConfig | None = None,
+        *,
+        timeout_graceful_shutdown_s: int = 5,
+        **options: Any,
+    ) -> None:
+        if settings is not None:
+            options = {
+                "ssl_certfile": settings.ssl_certfile,
+                "ssl_keyfile": settings.ssl_keyfile,
+                "timeout_keep_alive": settings.timeout_keep_alive_s,
+                **options,
+            }
         config = uvicorn.Config(
             app,
             log_config=None,

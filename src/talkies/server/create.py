@@ -35,7 +35,8 @@ async def create_job(
     body = await read_body(request, max_part_bytes=coordinator.config.max_body_bytes)
     try:
         limits = coordinator.limits
-        draft = to_draft(body, limits=limits, model_name=coordinator.model_name)
+        aliases = coordinator.config.model_aliases
+        draft = to_draft(body, limits=limits, model_name=coordinator.model_name, model_aliases=aliases)
         if is_sync:
             _check_sync(draft)
         # Words alone never wait behind somebody's slow URL.

@@ -141,23 +141,28 @@ async def watch_video(request: Request, video_id: str) -> Response:
 @router.get("/v1/models", response_model=dict[str, Any], responses=responses(401))
 def list_models(request: Request) -> Response:
     _owner(request)
-    return Json({"object": "list", "data": [_model(request)]})
+    return Json({"object": "list", "data": [_model(request, name) for name in _names(request)]})
 
 
 @router.get("/v1/models/{name:path}", response_model=dict[str, Any], responses=responses(401, 404))
 def get_model(request: Request, name: str) -> Response:
     _owner(request)
-    model = _model(request)
-    if name != model["id"]:
-        raise NotFound(f"this server serves {model['id']!r}", hint="see GET /v1/models", param="model")
-    return Json(model)
+    names = _names(request)
+    if name not in names:
+        raise NotFound(f"this server serves {names[0]!r}", hint="see GET /v1/models", param="model")
+    return Json(_model(request, name))
 
 
-def _model(request: Request) -> dict[str, Any]:
+def _names(request: Request) -> tuple[str, ...]:
+    coordinator = _coordinator(request)
+    return coordinator.model_name, *coordinator.config.model_aliases
+
+
+def _model(request: Request, name: str) -> dict[str, Any]:
     coordinator = _coordinator(request)
     info = coordinator.service.info
     return {
-        "id": coordinator.model_name,
+        "id": name,
         "object": "model",
         "created": request.app.state.created_at,
         "owned_by": "talkies",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -32,7 +32,7 @@ from talkies.engine.load.planning import Placement, cap, decide
 from talkies.engine.load.rank_processes import Ranks
 from talkies.files.location import model_hash, resolve_checkpoint
 from talkies.h3.geometry import Limits
-from talkies.h3.partitions import Parts, find_parts, narrowed
+from talkies.h3.partitions import PARTITION_TASKS, Parts, find_parts, narrowed
 from talkies.h3.release_schedule import ReleaseSchedule, read_schedule
 from talkies.h3.timesteps import StepPlan
 from talkies.kernels import select as kernels
@@ -196,6 +196,16 @@ def parts_and_limits(config: EngineConfig) -> tuple[Parts, Limits]:
     """
     parts = find_parts(locate(config.model))
     return narrowed(parts, limits_of(parts), config.task_type)
+
+
+def for_task(config: EngineConfig, task: str) -> EngineConfig:
+    """``config`` with the one partition that serves ``task``, where the checkpoint has it: one request needs no other.
+
+    Raises ``CheckpointError``.
+    """
+    parts = find_parts(locate(config.model))
+    partition = next(name for name, tasks in PARTITION_TASKS.items() if task in tasks)
+    return replace(config, task_type=partition) if partition in parts.transformers else config
 
 
 def load(

@@ -152,18 +152,22 @@ def decide(config: EngineConfig, resolved: ResolvedConfig, parts: Parts, limits:
         return Placement(residences=fixed or Residences(), chunking=resolved.chunking)
     sizes = sizes_of(parts, on_gpu=on_gpu, dtype=resolved.dtype, tensor_parallel=resolved.tensor_parallel)
     machine = machine_of(resolved.device, config.vram_budget, config.ram_budget, attention=resolved.attention)
-    stated = resolved.chunking if resolved.chunking != Chunking() else None
-    wishes = Wishes(
-        resident_blocks=config.resident_blocks,
-        residences=fixed,
-        chunking=stated,
-        quantize=resolved.quantize,
-        text_quantize=resolved.text_quantize,
-        fp8_attention="fp8" in resolved.attention,
-    )
+    wishes = wishes_of(config, fp8_attention="fp8" in resolved.attention)
     found = planner.make_plan(sizes, typical_demand(limits), machine, wishes)
     raise_memlock(found.host_bytes)
     return Placement(residences=found.residences, chunking=found.chunking, plan=found, wishes=wishes)
+
+
+def wishes_of(config: EngineConfig, *, fp8_attention: bool) -> Wishes:
+    """What the flags say; the rest is the planner's."""
+    return Wishes(
+        resident_blocks=config.resident_blocks,
+        residences=_fixed(config),
+        chunking=config.chunking if config.chunking != Chunking() else None,
+        quantize=config.quantize,
+        text_quantize=config.text_quantize,
+        fp8_attention=fp8_attention,
+    )
 
 
 def _fixed(config: EngineConfig) -> Residences | None:

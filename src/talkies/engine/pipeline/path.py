@@ -148,6 +148,7 @@ def pack(components: Components, encoded: Encoded, *, output: int = 0, noise: No
         latent_width=geometry.latent_width,
         audio_latents=geometry.audio_latents,
         patch_size=config.patch_size,
+        isolate=components.config.isolate,
     )
     schedule = schedule_of(components, request)
     steps = [step_plan(layout, t_v, t_a) for t_v, t_a in zip(schedule.t_video, schedule.t_audio, strict=True)]

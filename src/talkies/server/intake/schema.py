@@ -39,9 +39,9 @@ class Draft:
     return_metrics: bool = False
 
 
-def to_draft(body: Body, *, limits: Limits, model_name: str) -> Draft:
+def to_draft(body: Body, *, limits: Limits, model_name: str, model_aliases: tuple[str, ...] = ()) -> Draft:
     """Raises ``InvalidRequest`` with ``param`` set."""
-    return _Reader(body, limits, model_name).draft()
+    return _Reader(body, limits, model_name, model_aliases).draft()
 
 
 @dataclass
@@ -49,6 +49,7 @@ class _Reader:
     body: Body
     limits: Limits
     model_name: str
+    model_aliases: tuple[str, ...]
     warnings: list[str] = field(default_factory=list)
     flat: dict[str, Any] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
@@ -107,7 +108,7 @@ class _Reader:
             else:
                 raise fields.unknown(str(name), [*fields.TOP_LEVEL, *fields.NO_EFFECT])
         model = self.flat.get("model")
-        if model is not None and model != self.model_name:
+        if model is not None and model not in (self.model_name, *self.model_aliases):
             raise InvalidRequest(
                 f"Model mismatch: this server serves {self.model_name!r}, not {shown(model)}",
                 hint=f"use {self.model_name!r} or leave model out",

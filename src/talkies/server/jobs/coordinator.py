@@ -45,7 +45,7 @@ class Coordinator:
         except BaseException:
             self.store.close()
             raise
-        self.live = Live()
+        self.live = Live(root_path=config.root_path)
         self.model_name = config.served_model_name or service.info.model_name
         self.metrics = Metrics(self.model_name)
         self.metrics.gauges(self._gauges)

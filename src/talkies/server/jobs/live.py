@@ -70,9 +70,13 @@ class JobSubscriber:
 
 
 class Live:
-    """Thread-safe, except :meth:`watch` and :meth:`unwatch`, which belong to the loop."""
+    """Thread-safe, except :meth:`watch` and :meth:`unwatch`, which belong to the loop.
 
-    def __init__(self) -> None:
+    ``root_path`` is where a proxy serves the API: addresses in jobs begin with it.
+    """
+
+    def __init__(self, *, root_path: str = "") -> None:
+        self.root_path = root_path
         self._lock = threading.Lock()
         self._states: dict[str, LiveState] = {}
         self._watchers: dict[str, set[JobSubscriber]] = defaultdict(set)

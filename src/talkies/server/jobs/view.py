@@ -131,7 +131,7 @@ def job_object(record: JobRecord, live: Live) -> dict[str, Any]:
         "error": record.error,
         "media_type": "video/mp4",
         "file_name": f"{record.id}.mp4" if done else None,
-        "url": f"/v1/videos/{record.id}/content" if done else None,
+        "url": f"{live.root_path}/v1/videos/{record.id}/content" if done else None,
         "num_outputs": record.num_outputs,
         "inference_time_s": spent_s,
         "stage_durations": stages,

@@ -1,5 +1,5 @@
 // The page: a form, a player, and the list of clips with live progress. No framework, no outside asset.
-import { ServerError, call, events, key } from "/web/stream.js";
+import { ServerError, call, events, key } from "./stream.js";
 
 const $ = (id) => document.getElementById(id);
 const MAX_STREAMS = 2; // a browser opens six connections per host; most must stay free for everything else

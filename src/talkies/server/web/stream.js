@@ -1,6 +1,7 @@
 // Talks to the server: JSON calls, and server-sent events read through fetch (EventSource cannot send a key).
 
 const KEY = "talkies-api-key";
+const ROOT = new URL("../", import.meta.url); // of the API: this file is at web/ below it, whatever a proxy adds before
 
 export const key = {
   get: () => sessionStorage.getItem(KEY) || "",
@@ -21,7 +22,7 @@ function headers() {
 }
 
 export async function call(path, options = {}) {
-  const answer = await fetch(path, { ...options, headers: { ...headers(), ...options.headers } });
+  const answer = await fetch(new URL(path.replace(/^\//, ""), ROOT), { ...options, headers: { ...headers(), ...options.headers } });
   if (!answer.ok) throw new ServerError(answer.status, await answer.json().catch(() => null));
   return answer;
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from talkies.cli.peer_flags import valued
+from talkies.cli.peers.words import valued
 from talkies.errors import ConfigError
 
 TENSOR_PARALLEL = ("--tensor-parallel-size", "--tp-size", "-tp")
