@@ -48,6 +48,39 @@ def test_gpus_that_share_the_dit_have_half_of_it_each():
     assert "1, 2, 4, 7, 8" in _run("--gpu", "h200", "-tp", "3").output
 
 
+def test_a_plan_counts_the_dits_that_would_be_loaded(monkeypatch):
+    from talkies import Engine
+    from talkies.engine.load import planning
+
+    counted = []
+    sizes_of = planning.sizes_of
+    monkeypatch.setattr(planning, "sizes_of", lambda *a, **k: counted.append(sizes_of(*a, **k)) or counted[-1])
+    weights = {}
+    for task_type, dits in (("combined", 2), ("fl2va", 1), ("ref2va", 1)):
+        loaded = Engine.open(threads=1, task_type=task_type).components.dits
+        found = _json("h3-tiny", "--gpu", "h200", "--task-type", task_type)
+        assert len(loaded) == counted[-1].num_partitions == dits
+        weights[task_type] = next(c for c in found["components"] if c["name"] == "dit")["device_bytes"]
+    assert weights["combined"] == weights["fl2va"] + weights["ref2va"]
+    default = _json("h3-tiny", "--gpu", "h200")  # serve's: both
+    assert next(c for c in default["components"] if c["name"] == "dit")["device_bytes"] == weights["combined"]
+
+
+def test_the_released_model_without_a_file_has_two_dits_as_well():
+    one, both = (_json("--gpu", "h200", "--ram-budget", "256GiB", *flags) for flags in (("--task-type", "fl2va"), ()))
+    weights = [next(c for c in found["components"] if c["name"] == "dit") for found in (one, both)]
+    total = [part["device_bytes"] + part["host_bytes"] for part in weights]
+    assert total[1] == pytest.approx(2 * total[0], rel=0.05)
+    assert _run("--gpu", "h200", "--task-type", "t2va").exit_code == 2
+
+
+def test_a_plan_obeys_what_serve_would():
+    far = _json("--gpu", "h200", "--offload", "layer", "--offload-components", "text", "--head-groups", "2")
+    where = {c["name"]: c["where"] for c in far["components"]}
+    assert (where["text"], where["video"], where["dit"]) == ("streamed", "resident", "resident")
+    assert far["head_groups"] == 2
+
+
 def test_the_table_says_that_it_is_a_prediction():
     result = _run("--gpu", "h200", "--resident-blocks", "10", "--vram-budget", "24GiB")
     assert result.exit_code == 0, result.output

@@ -88,9 +88,14 @@ def test_a_wrong_value_names_itself_and_the_way_out(values, words):
 
 def test_values_may_be_given_as_they_are_typed():
     config = EngineConfig.of(
-        {"vram_budget": "1.5GiB", "threads": "3", "offload_components": "vae,dit", "quantization_exclude": ["blocks.0.*"],
-         "quantization": "fp8"}
-    )  # fmt: skip
+        {
+            "vram_budget": "1.5GiB",
+            "threads": "3",
+            "offload_components": "vae,dit",
+            "quantization": "fp8",
+            "quantization_exclude": ["blocks.0.*"],
+        }
+    )
     assert (config.vram_budget, config.threads) == (3 << 29, 3)
     assert config.offload_components == ("video", "audio", "dit")
     assert config.quantization_exclude == ("blocks.0.*",)

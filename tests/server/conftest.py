@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -46,11 +47,12 @@ class Server:
 @contextlib.contextmanager
 def serving(data_dir: Path, service: FakeService | None = None, **config: Any) -> Iterator[Server]:
     service = service or FakeService()
-    app = create_app(service, ServerConfig(data_dir=data_dir, **config))
+    settings = ServerConfig(data_dir=data_dir, **config)
+    app = create_app(service, settings)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    server = HttpServer(app, host="127.0.0.1", port=port)
+    server = HttpServer(app, settings, host="127.0.0.1", port=port)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
@@ -65,9 +67,12 @@ def serving(data_dir: Path, service: FakeService | None = None, **config: Any) -
             thread.join(15)
             assert not thread.is_alive()
 
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20, trust_env=False) as http:
+    certificate = settings.ssl_certfile
+    url = f"http://127.0.0.1:{port}" if certificate is None else f"https://localhost:{port}"
+    trusted = True if certificate is None else ssl.create_default_context(cafile=certificate)
+    with httpx.Client(base_url=url, timeout=20, trust_env=False, verify=trusted) as http:
         try:
-            yield Server(f"http://127.0.0.1:{port}", service, app.state.coordinator, http, stop)
+            yield Server(url, service, app.state.coordinator, http, stop)
         finally:
             stop()
 

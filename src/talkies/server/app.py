@@ -29,7 +29,7 @@ from talkies.server.auth import Keys
 from talkies.server.config import ServerConfig
 from talkies.server.errors import NotFound
 from talkies.server.jobs.coordinator import Coordinator
-from talkies.server.middleware import BodyLimit
+from talkies.server.middleware import BodyLimit, RootPath
 from talkies.server.openapi import without_422
 
 # The page uses nothing from outside; the policy makes sure that it stays so.
@@ -60,7 +60,6 @@ def create_app(service: EngineService, config: ServerConfig) -> FastAPI:
         docs_url=None,  # its page loads scripts from elsewhere
         redoc_url=None,
         openapi_url="/openapi.json" if config.serve_openapi else None,
-        root_path=config.root_path,
         generate_unique_id_function=_operation_id,
     )
     app.state.coordinator = coordinator
@@ -85,6 +84,8 @@ def create_app(service: EngineService, config: ServerConfig) -> FastAPI:
             allow_headers=["*"],
             expose_headers=["*"],
         )
+    if config.root_path:
+        app.add_middleware(RootPath, root_path=config.root_path)
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:

@@ -1,10 +1,30 @@
-"""What stands around every request: the size of its body is counted, whatever its headers claim."""
+"""What stands around every request: its path under a proxy, and the size of its body, whatever its headers claim."""
 
 from __future__ import annotations
 
+from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from talkies.server.errors import error_response
+
+
+class RootPath:
+    """Requests come under ``root_path``, whether the proxy takes it off their paths or not.
+
+    The address without a slash at its end is redirected: what a page names relatively would lie beside it.
+    """
+
+    def __init__(self, app: ASGIApp, *, root_path: str) -> None:
+        self._app, self._root_path = app, root_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in ("http", "websocket"):
+            root, path = self._root_path, scope["path"]
+            if path == root and scope["type"] == "http":
+                await RedirectResponse(f"{root}/")(scope, receive, send)
+                return
+            scope = {**scope, "root_path": root, "path": path if path.startswith(f"{root}/") else root + path}
+        await self._app(scope, receive, send)
 
 
 class _BodyTooLarge(Exception):

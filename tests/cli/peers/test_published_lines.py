@@ -218,7 +218,7 @@ def test_the_documents_say_what_becomes_of_every_line(start):
     """The rows of the table in docs/start-lines.md, made anew."""
     text = PAGE.read_text()
     for (peer, name), line in LINES.items():
-        result, seen = start(line)
+        result, _ = start(line)
         against = ", ".join(f"`{flag}`" for flag in sorted(refused(result.output))).replace("`-tp`", "`--num-gpus`")
         becomes = f"refused: {against}" if against else f"starts{_notes(result.output)}"
         assert f"| {peer} | {name} | {becomes} |" in text, (peer, name, becomes)
