@@ -7,6 +7,7 @@ import torch
 
 from talkies import Engine, Target, VideoRequest
 from talkies.engine.pipeline import path as pipeline
+from talkies.engine.pipeline.step import denoise_step
 from talkies.sampling import noise as sampling_noise
 
 REQUEST = VideoRequest(prompt="a red ball bounces", num_sigmas=3, target=Target(num_frames=22))
@@ -29,7 +30,7 @@ def moves(engine, prompt=REQUEST.prompt, scale=1.0):
     changed = replace(drawn["noise"], audio_rows=drawn["noise"].audio_rows * scale)
     state = pipeline.pack(components, encoded, noise=changed)
     before = state.video_rows.clone(), state.audio_rows.clone()
-    pipeline.denoise_step(components, state)
+    denoise_step(components, state)
     return state.video_rows - before[0], state.audio_rows - before[1]
 
 
