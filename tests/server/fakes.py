@@ -17,7 +17,7 @@ import numpy as np
 
 from talkies.capacity.demand import Demand, demand_of, num_forwards
 from talkies.engine.port.facts import Facts
-from talkies.engine.port.service import Job, JobEvent, OnEvent, ServiceInfo
+from talkies.engine.port.service import Job, JobEvent, OnEvent, OnOrder, ServiceInfo
 from talkies.errors import InvalidRequest, NotReady
 from talkies.h3.clip_plan import plan
 from talkies.h3.geometry import Limits
@@ -94,8 +94,8 @@ class FakeService:
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def start(self, on_event: OnEvent) -> None:
-        self._on_event = on_event
+    def start(self, on_event: OnEvent, on_order: OnOrder | None = None) -> None:
+        self._on_event, self.on_order = on_event, on_order
         self._thread.start()
 
     def submit(self, job: Job) -> None:

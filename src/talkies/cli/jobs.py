@@ -154,7 +154,7 @@ def _describe(job: dict[str, Any]) -> str:
     text = f"{job['status']:<11} {job['progress']:>3} %"
     if job.get("queue_position"):
         text += f"  place {job['queue_position']}"
-    if job.get("stage") and job["status"] == "in_progress":
+    if job.get("stage") and (job["status"] == "in_progress" or job["stage"] == "restarting"):
         text += f"  {job['stage']}" + (f" {job['step']}/{job['num_steps']}" if job.get("num_steps") else "")
     if job.get("eta_s") is not None:
         text += f"  about {job['eta_s']:.0f} s left"

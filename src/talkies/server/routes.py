@@ -86,7 +86,8 @@ def list_videos(
 ) -> Response:
     coordinator = _coordinator(request)
     records, has_more = coordinator.store.page(_owner(request), after=after, limit=limit, order=order)
-    data = [job_object(record, coordinator.live) for record in records]
+    states = coordinator.live.all()
+    data = [job_object(record, coordinator.live, states) for record in records]
     first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
     return Json({"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": has_more})
 

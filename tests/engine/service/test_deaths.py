@@ -91,7 +91,7 @@ def run(monkeypatch, tmp_path):
     monkeypatch.setattr(FakeLink, "stillborn", False)
     running = []
 
-    def start(behave=lambda link, command: None, **options):
+    def start(behave=lambda link, command: None, on_order=None, **options):
         monkeypatch.setattr(FakeLink, "behave", staticmethod(behave))
         executor, events, changed = Executor(None, **options), defaultdict(list), threading.Condition()
 
@@ -108,9 +108,15 @@ def run(monkeypatch, tmp_path):
                 assert changed.wait_for(ended, 10), dict(events)
             return [events[n][-1] for n in names]
 
-        executor.start(on_event)
+        def until(condition):
+            deadline = time.monotonic() + 10
+            while not condition():
+                assert time.monotonic() < deadline, dict(events)
+                time.sleep(0.005)
+
+        executor.start(on_event, on_order)
         running.append(executor)
-        executor.wait, executor.events = wait, events
+        executor.wait, executor.until, executor.events = wait, until, events
         return executor
 
     yield start

@@ -20,6 +20,7 @@ from talkies.engine.pipeline.resume import ResumeFile
 from talkies.engine.port.messages import (
     At,
     Beat,
+    Books,
     Cancel,
     Hello,
     Learned,
@@ -33,6 +34,7 @@ from talkies.engine.port.messages import (
 from talkies.engine.port.service import TERMINAL, Job, JobEvent
 from talkies.engine.worker import loop as worker
 from talkies.engine.worker.loop import Worker
+from talkies.engine.worker.scheduler import StepScheduler
 from talkies.errors import CheckpointError, MediaError
 from talkies.request import Condition, Target, VideoRequest
 
@@ -164,6 +166,29 @@ def test_a_clip_equals_the_plain_engines_byte_for_byte(rig, plain, tmp_path):
     assert rig.forwards("a") == 6
     assert all(e.eta_s >= 0 for e in rig.events["a"] if e.stage == "denoise")
     assert any(isinstance(m, Learned) for m in rig.messages)
+
+
+def test_it_says_the_order_of_its_jobs_whenever_it_changes(tiny_folder, tmp_path):
+    rig = Rig(tiny_folder, tmp_path, policy="shortest-remaining")
+    long, waiting, short = rig.job("long", num_sigmas=30), rig.job("waiting", num_sigmas=40), rig.job("short")
+
+    def overtake(event):
+        if event.job_id == "long" and event.stage == "denoise" and event.step == 2 and "short" not in rig.open:
+            rig.submit(short)
+
+    rig.run(long, waiting, on_event=overtake)
+    lines = []
+    for message in rig.messages:
+        if isinstance(message, Books):
+            line = StepScheduler.of(message, "shortest-remaining").line()
+            if line != (lines or [()])[-1]:
+                lines.append(line)
+    assert lines == [("long", "waiting"), ("short", "long", "waiting"), ("long", "waiting"), ("waiting",)]
+    own = [e.eta_s for e in rig.events["long"] if e.stage == "denoise"]
+    assert own[-1] < own[2]  # of itself alone, though others went between
+    decode = [e.eta_s for e in rig.events["long"] if e.stage == "decode"]
+    assert decode == sorted(decode, reverse=True)
+    assert decode[-1] == 0.0
 
 
 @pytest.mark.parametrize("step", [1, 3])

@@ -1,5 +1,7 @@
 """Whose step is next, under each policy."""
 
+from itertools import pairwise
+
 import pytest
 
 from talkies.engine.worker.scheduler import StepScheduler
@@ -132,11 +134,59 @@ def test_only_so_many_jobs_are_begun_at_once():
     assert scheduler.next() == ("urgent",)  # importance is not told to wait for a seat
 
 
-def test_position_counts_those_that_have_not_begun():
-    scheduler, _ = started("fifo", {"a": 3, "b": 3, "c": 3})
-    assert [scheduler.position(name) for name in "abc"] == [1, 2, 3]
-    scheduler.report("a", work=0.0, remaining=30.0)
-    assert [scheduler.position(name) for name in "abc"] == [None, 1, 2]
+def test_the_line_is_the_order_in_which_all_will_run():
+    scheduler, _ = started(jobs={"a": 9, "b": 3})
+    assert scheduler.line() == ("b", "a")
+    scheduler.report("b", work=10.0, remaining=20.0)
+    admit(scheduler, "short", 1)
+    admit(scheduler, "urgent", 50, priority=1)
+    assert scheduler.line() == ("urgent", "short", "b", "a")
+    scheduler.remove("short")
+    assert scheduler.line() == ("urgent", "b", "a")
+
+
+@pytest.mark.parametrize("policy", ["fifo", "shortest-remaining"])
+def test_jobs_run_in_the_order_of_the_line(policy):
+    scheduler, left = started(policy, {f"j{i}": 1 + (i * 7) % 13 for i in range(20)})
+    line = scheduler.line()
+    assert tuple(dict.fromkeys(group[0] for group in run(scheduler, left))) == line
+
+
+def test_equal_jobs_run_by_arrival_though_their_prompts_differ():
+    scheduler = StepScheduler()
+    for name, size in (("first", 1040.0), ("second", 1000.0), ("third", 1020.0), ("fourth", 1000.0)):
+        scheduler.admit(name, rows=10, remaining=size)
+    scheduler.admit("shorter", rows=10, remaining=900.0)
+    scheduler.admit("longer", rows=10, remaining=1100.0)
+    assert scheduler.line() == ("shorter", "first", "second", "third", "fourth", "longer")
+
+
+def test_a_chain_of_small_differences_is_still_an_order():
+    scheduler = StepScheduler()
+    sizes = [1000 * 1.04**i for i in (5, 0, 3, 1, 4, 2, 9, 7, 8, 6)]
+    for i, size in enumerate(sizes):
+        scheduler.admit(f"j{i}", rows=10, remaining=size)
+    line = scheduler.line()
+    assert sorted(line) == sorted(f"j{i}" for i in range(10))
+    for ahead, behind in pairwise(line):
+        a, b = (sizes[int(name[1:])] for name in (ahead, behind))
+        assert a <= b * 1.11, (ahead, behind)  # nobody goes first who is longer by more than twice the tolerance
+
+
+def test_another_one_reads_from_the_books_what_this_one_would_do():
+    scheduler, left = started(jobs={"a": 9, "b": 7, "c": 2})
+    for name in ("c", "c", "b"):
+        left[name] -= 1
+        scheduler.report(name, work=10.0, remaining=10.0 * left[name])
+    copy = StepScheduler.of(scheduler.books(), "shortest-remaining")
+    for twin in (scheduler, copy):
+        admit(twin, "new", 4)
+        admit(twin, "newer", 1, priority=2)
+    assert copy.line() == scheduler.line()
+    copy.report("a", work=10.0, remaining=0.0)  # what a copy does is its own affair
+    copy.remove("b")
+    assert "b" in scheduler
+    assert scheduler.line() == StepScheduler.of(scheduler.books(), "shortest-remaining").line()
 
 
 def test_batching_is_off_by_default():
@@ -214,7 +264,7 @@ def test_nobody_behind_a_job_that_waits_for_memory_overtakes_it(policy):
     scheduler.remove("a")
     assert scheduler.next() == ("big",)
     begin(scheduler, "big", remaining=1.0)
-    assert scheduler.position("small") == 1
+    assert scheduler.line() == ("big", "small")
 
 
 def test_a_shared_forward_keeps_within_the_memory():

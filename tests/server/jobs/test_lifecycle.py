@@ -66,7 +66,7 @@ def test_a_waiting_job_waits_for_what_is_left_of_the_running_one() -> None:
     live = Live()
     for name, seconds in (("a", 9.0), ("b", 2.0), ("c", 1.0)):
         live.add(name, predicted_s=seconds)
-    live.update("a", queue_position=None, eta_s=3.0)
+    live.update("a", begun=True, left_s=3.0)
     assert [live.eta_s(name) for name in "abc"] == [3.0, 5.0, 6.0]
 
 

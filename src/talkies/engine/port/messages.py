@@ -14,6 +14,7 @@ from talkies.errors import TalkiesError
 
 if TYPE_CHECKING:  # importing it costs the import of torch, seconds that a server's start does not have
     from talkies.engine.config import EngineConfig
+    from talkies.engine.worker.scheduler import Entry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +101,16 @@ class At:
     job_ids: tuple[str, ...]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Books:
+    """The scheduler's, whenever the order of its jobs has changed: what it would do next can be told from them."""
+
+    entries: tuple[Entry, ...] = ()
+    work: float = 0.0
+    room: float = float("inf")
+    max_step_rows: int = 1
+
+
 @dataclass(frozen=True, slots=True)
 class Beat:
     """A sign of life; ``expected_s`` are the predicted seconds of a unit that begins, None within one."""
@@ -122,4 +133,4 @@ class Fatal:
 
 
 Command: TypeAlias = Submit | Cancel | Stop
-Message: TypeAlias = Hello | Loading | Line | Ready | Room | Learned | At | Beat | Stats | Fatal | JobEvent
+Message: TypeAlias = Hello | Loading | Line | Ready | Room | Learned | At | Books | Beat | Stats | Fatal | JobEvent

@@ -18,6 +18,7 @@ from talkies.h3.geometry import Limits
 from talkies.request import VideoRequest
 
 EventKind = Literal["queued", "started", "progress", "preview", "resumed", "finished", "failed", "cancelled"]
+RESTARTING = "restarting"  # the stage of all jobs while a worker that died is replaced
 TERMINAL: frozenset[str] = frozenset({"finished", "failed", "cancelled"})
 
 
@@ -37,9 +38,10 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobEvent:
-    """Something happened to ``job_id``. ``fraction`` (0..1), ``eta_s`` and ``queue_position`` are filled where known;
-    ``jpeg`` only with ``preview``; ``error`` = {code, message, param, status} only with ``failed``;
-    ``facts`` of the whole job with ``started`` or ``resumed``, and complete with ``finished``."""
+    """Something happened to ``job_id``. ``fraction`` (0..1) and ``eta_s`` (what is left of it alone, whoever else is
+    ahead) are filled where known; ``queued`` means that it does not run now; ``jpeg`` comes only with ``preview``,
+    ``error`` = {code, message, param, status} only with ``failed``; ``facts`` of the whole job with ``started`` or
+    ``resumed``, and complete with ``finished``."""
 
     job_id: str
     kind: EventKind
@@ -48,13 +50,23 @@ class JobEvent:
     num_steps: int | None = None
     fraction: float | None = None
     eta_s: float | None = None
-    queue_position: int | None = None
     jpeg: bytes | None = None
     error: dict[str, Any] | None = None
     facts: Facts | None = None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueueOrder:
+    """All jobs that have not ended, begun or not, in the order in which they will run as things stand. The first
+    ``together`` of them share their forwards. ``ready_in_s``: until a worker can go on; None while nobody knows."""
+
+    job_ids: tuple[str, ...]
+    together: int = 1
+    ready_in_s: float | None = 0.0
+
+
 OnEvent: TypeAlias = Callable[[JobEvent], None]
+OnOrder: TypeAlias = Callable[[QueueOrder], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,12 +87,13 @@ class ServiceInfo:
 
 
 class EngineService(Protocol):
-    """Thread-safe. ``on_event`` given to :meth:`start` is called from the service's own thread."""
+    """Thread-safe. ``on_event`` given to :meth:`start` is called from the service's own thread; ``on_order`` whenever
+    the order has changed, from that or from a thread that submits, never from two at once."""
 
     @property
     def info(self) -> ServiceInfo: ...
 
-    def start(self, on_event: OnEvent) -> None:
+    def start(self, on_event: OnEvent, on_order: OnOrder | None = None) -> None:
         """Begin loading; returns at once."""
         ...
 

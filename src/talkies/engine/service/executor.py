@@ -23,6 +23,7 @@ from talkies.capacity.demand import CountTokens, Demand, demand_of, estimated_to
 from talkies.engine.port.messages import (
     At,
     Beat,
+    Books,
     Fatal,
     Hello,
     Learned,
@@ -35,10 +36,11 @@ from talkies.engine.port.messages import (
     Submit,
     WorkerOptions,
 )
-from talkies.engine.port.service import Job, JobEvent, OnEvent, ServiceInfo
+from talkies.engine.port.service import Job, JobEvent, OnEvent, OnOrder, ServiceInfo
 from talkies.engine.service.ledger import Ledger
 from talkies.engine.service.lifetime_totals import LifetimeTotals
 from talkies.engine.service.liveness import HANG_TIMEOUT_S, MAX_FAILED_STARTS, START_TIMEOUT_S, Liveness, Starts
+from talkies.engine.service.queue_order import OrderTeller
 from talkies.engine.service.worker_link import Bell, Link
 from talkies.errors import NotReady, TalkiesError, WorkerDied, WorkerHung
 from talkies.request import VideoRequest
@@ -78,6 +80,8 @@ class Executor:
         self._memory: MemoryModel | None = None
         self._at: tuple[str, ...] = ()
         self._totals = LifetimeTotals()
+        self._order = OrderTeller(self._options)
+        self._load_s: float | None = None  # what the last worker took to be ready
         self._link: Link | None = None
         self._watch = Liveness(hang_timeout_s, 0.0)
         self._hung: WorkerHung | None = None
@@ -98,8 +102,8 @@ class Executor:
             return self._info
         raise self._fatal or NotReady("the worker did not say what it serves", hint="see the log for its errors")
 
-    def start(self, on_event: OnEvent) -> None:
-        self._ledger.on_event = on_event
+    def start(self, on_event: OnEvent, on_order: OnOrder | None = None) -> None:
+        self._ledger.on_event, self._order.on_order = on_event, on_order
         self._begin()
 
     @property
@@ -121,6 +125,7 @@ class Executor:
                 reason = str(self._fatal) if self._fatal else "it was closed"
                 raise NotReady(f"the engine is not running: {reason}", hint="restart the server")
             self._ledger.add(job)
+        self._say_order()  # the worker may be in the middle of a long unit; who asks should not read an older truth
         self._bell.ring()
 
     def cancel(self, job_id: str) -> None:
@@ -176,6 +181,20 @@ class Executor:
                 link.kill()  # also frees a pump that is stuck in a write
             self._pump.join(5.0)
 
+    def _say_order(self) -> None:
+        limits = None if self._info is None else self._info.limits
+        self._order.tell(self._ledger.open_jobs, limits, ready_in_s=self._ready_in_s())
+
+    def _ready_in_s(self) -> float | None:
+        if self._state == "ready":
+            return 0.0
+        if self._load_s is None:
+            return None  # the first start: nothing of this machine is known
+        link = self._link
+        if link is not None:
+            return max(0.0, self._load_s - link.age_s)
+        return max(0.0, self._starts.at - time.monotonic()) + self._load_s
+
     def _begin(self) -> None:
         with self._lock:
             if self._pump.ident is None and self._closing is None:
@@ -208,6 +227,8 @@ class Executor:
             else:
                 self._start_worker()
             self._ledger.deliver_own()
+            if self._order.changed:
+                self._say_order()
             return True
         while (order := self._ledger.next_order()) is not None:
             if not link.send(order):
@@ -220,6 +241,8 @@ class Executor:
         for message in link.receive():
             self._handle(message)
         self._ledger.deliver_own()
+        if self._order.changed:
+            self._say_order()
         silent_s = self._watch.silent_s(time.monotonic(), waited_s=timeout or 0.0)
         if not alive:
             self._bury(link)
@@ -259,6 +282,8 @@ class Executor:
                 self._watch.heard(time.monotonic(), busy=bool(ids))
             case Beat(expected_s=expected_s):
                 self._watch.heard(time.monotonic(), expected_s=expected_s)
+            case Books():
+                self._order.heard(message)
             case Stats(values=values):
                 self._totals.said(values)
             case Learned(cost=cost):
@@ -280,6 +305,8 @@ class Executor:
                 self._cost, self._memory = self._cost or cost, memory
                 self._starts.worked()
                 self._state, self._served = "ready", True
+                self._load_s = self._link.age_s if self._link else None
+                self._order.changed = True
                 log.info("the worker is ready after %.1f s", self._link.age_s if self._link else 0.0)
             case Fatal(error=error):
                 self._unable = error
@@ -305,6 +332,7 @@ class Executor:
         """The worker is gone: settle its jobs, and plan the next one."""
         age_s, code = link.age_s, link.end()
         self._link = None
+        self._order.heard(Books())
         self._totals.ended()
         if self._closing is not None or self._state == "dead":
             return

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from talkies.engine.port.failure import error_dict
 from talkies.engine.port.messages import Cancel, Command, Stop, Submit
-from talkies.engine.port.service import TERMINAL, Job, JobEvent, OnEvent
+from talkies.engine.port.service import RESTARTING, TERMINAL, Job, JobEvent, OnEvent
 from talkies.errors import TalkiesError
 
 log = logging.getLogger(__name__)
@@ -49,6 +49,11 @@ class Ledger:
             assert len(job.outputs) == job.request.num_outputs, job
             self._tracked[job.id] = Tracked(job)
             self._orders.append(Submit(job))
+
+    def open_jobs(self) -> list[Job]:
+        """That will run, by arrival."""
+        with self._lock:
+            return [t.job for t in self._tracked.values() if not t.cancelled]
 
     def cancel(self, job_id: str, *, worker_listens: bool) -> None:
         with self._lock:
@@ -116,6 +121,8 @@ class Ledger:
                 what = f"{error.message}; {tracked.deaths} times while it ran this job"
                 failed = type(error)(what, hint=error.hint)
                 self.deliver(JobEvent(job_id=job_id, kind="failed", error=error_dict(failed)))
+            else:
+                self.deliver(JobEvent(job_id=job_id, kind="queued", stage=RESTARTING))
 
     def give_up(self, error: TalkiesError) -> None:
         """Nobody will run them."""

@@ -126,11 +126,12 @@ class JobRun:
         assert self.state is not None
         self._voice.before_step(self.state)
 
-    def stepped(self, seconds: float, cost: CostModel, preview: Callable[[], LatentToRGB]) -> None:
-        """Called after the worker stepped ``state``, which took ``seconds``: progress, preview, save."""
+    def stepped(self, seconds: float, cost: CostModel, preview: Callable[[], LatentToRGB], *, sharing: int = 1) -> None:
+        """Called after the worker stepped ``state``, in a forward of ``seconds`` for ``sharing`` jobs: progress,
+        preview, save."""
         state = self.state
         assert state is not None
-        self._run.stepped(seconds)
+        self._run.stepped(seconds / sharing)
         outputs = self.job.request.num_outputs - self._run.output
         self._voice.stepped(state, seconds, cost, forwards_left=self.forwards_left(), outputs=outputs)
         self._voice.preview(state, preview)
@@ -149,9 +150,9 @@ class JobRun:
             log.warning("job %s: cannot save its state: %s", self.job.id, error)
         self._last_save_at = time.monotonic()
 
-    def waiting(self, place: int | None) -> None:
+    def waiting(self) -> None:
         """It does not run now."""
-        self._voice.emit("queued", queue_position=place)
+        self._voice.emit("queued")
 
     def cancel(self) -> None:
         self._end()

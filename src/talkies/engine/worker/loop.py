@@ -42,6 +42,8 @@ from talkies.engine.worker.passed_over import Turns
 from talkies.engine.worker.scheduler import StepScheduler
 from talkies.engine.worker.warmup import warm_up
 
+BOOKS_EVERY_S = 1.0  # while the order stays as it is
+
 
 class Worker:
     """``inbox`` is filled by another thread with commands; None in it means stop."""
@@ -55,6 +57,8 @@ class Worker:
         self._turns = Turns()
         self._counts, self._pulse = Counts(send), Pulse(send)
         self._last_at: tuple[str, ...] = ()
+        self._last_line: tuple[str, ...] = ()
+        self._books_at = 0.0
         self._started_at = time.time()
         self._preview: LatentToRGB | None = None
         self._components: build.Components
@@ -88,6 +92,7 @@ class Worker:
     def run(self) -> None:
         """Until told to stop; what runs then is saved."""
         while self._drain(block=not self._scheduler.next()):
+            self._say_books()
             ids = self._scheduler.next()
             if ids:
                 self._unit(ids)
@@ -143,7 +148,7 @@ class Worker:
             held=need.held,
             transient=need.transient,
         )
-        run.waiting(self._scheduler.position(job.id))
+        run.waiting()
 
     def _cancel(self, job_id: str) -> None:
         run = self._runs.get(job_id)
@@ -194,12 +199,12 @@ class Worker:
             for run in outcome.runs:
                 self._counts.add("rows", outcome.counted * (0 if run.state is None else run.state.num_rows))
                 run.shared = run.shared or shared
-                self._stepped(run, outcome.seconds / len(outcome.runs))
+                self._stepped(run, outcome.seconds, sharing=len(outcome.runs))
 
-    def _stepped(self, run: JobRun, seconds: float) -> None:
+    def _stepped(self, run: JobRun, seconds: float, *, sharing: int) -> None:
         assert run.state is not None
         try:
-            run.stepped(seconds, self._cost, self._preview_map)
+            run.stepped(seconds, self._cost, self._preview_map, sharing=sharing)
         except Exception as error:
             self._failed(run, error)
             return
@@ -261,7 +266,14 @@ class Worker:
     def _say_who_waits(self, ids: tuple[str, ...]) -> None:
         if self._options.policy != "fair":  # there everybody waits for the others all the time
             for job_id in self._turns.passed_over(ids):
-                self._runs[job_id].waiting(None)
+                self._runs[job_id].waiting()
+
+    def _say_books(self) -> None:
+        """When the order has changed, and now and then: a newcomer is compared with what is left of the others."""
+        line, now = self._scheduler.line(), time.monotonic()
+        if line != self._last_line or (line and now - self._books_at > BOOKS_EVERY_S):
+            self._last_line, self._books_at = line, now
+            self._send(self._scheduler.books())
 
     def _say_stats(self, *, now: bool = False) -> None:
         active, rows = float(self._scheduler.num_active), float(self._scheduler.max_step_rows)

@@ -23,8 +23,8 @@ class JobVoice:
     def __init__(self, job: Job, send: Emit, *, preview_every_s: float) -> None:
         self._job, self._send = job, send
         self._preview_every_s = preview_every_s
-        self._step_s: float | None = None  # wall time between two steps, smoothed: what an ETA follows
-        self._last_step_at: float | None = None
+        self._step_s: float | None = None  # of its own steps, smoothed: what an ETA follows
+        self._decode_s = self._later_s = 0.0  # of this output, and of those after it
         self._last_preview_at = time.monotonic()
         self._peek: Peek | None = None
         self._output = 0
@@ -36,11 +36,12 @@ class JobVoice:
 
     def begin_output(self, output: int) -> None:
         self._output = output
-        self._last_step_at = None
 
     def stage(self, name: str, step: int = 1, num_steps: int = 1) -> None:
         """``step`` of a stage other than denoising is done."""
-        self._report(name, step, num_steps, output=self._output)
+        decoding = name == "decode" and self._step_s is not None
+        eta_s = self._later_s + self._decode_s * (1 - step / num_steps) if decoding else None
+        self._report(name, step, num_steps, output=self._output, eta_s=eta_s)
 
     def before_step(self, state: RequestState) -> None:
         wanted = time.monotonic() - self._last_preview_at >= self._preview_every_s
@@ -49,15 +50,13 @@ class JobVoice:
     def stepped(
         self, state: RequestState, seconds: float, cost: CostModel, *, forwards_left: int, outputs: int
     ) -> None:
-        """``outputs``: clips that are not decoded yet, this one included."""
-        now = time.monotonic()
-        if self._last_step_at is not None:
-            wall = now - self._last_step_at
-            self._step_s = wall if self._step_s is None else 0.7 * self._step_s + 0.3 * wall
-        self._last_step_at = now
-        step_s = self._step_s if self._step_s is not None else seconds
-        pixels = pixels_of(state.geometry) * outputs
-        eta_s = cost.left_s(num_forwards=forwards_left, step_s=step_s, pixels=pixels)
+        """``outputs``: clips that are not decoded yet, this one included. What others do between two of its steps is
+        not its own time: whoever knows the order of all jobs adds that."""
+        self._step_s = seconds if self._step_s is None else 0.7 * self._step_s + 0.3 * seconds
+        pixels = pixels_of(state.geometry)
+        self._decode_s = cost.left_s(num_forwards=0, step_s=0.0, pixels=pixels)
+        eta_s = cost.left_s(num_forwards=forwards_left, step_s=self._step_s, pixels=pixels * outputs)
+        self._later_s = eta_s - self._decode_s
         self._report("denoise", state.step, state.num_forwards, output=self._output, eta_s=eta_s)
 
     def preview(self, state: RequestState, colours: Callable[[], LatentToRGB]) -> None:

@@ -7,7 +7,8 @@ forwards, whatever hardware they run on.
     fifo                begun first, finished first
     shortest-remaining  least work left first, the default: the lowest mean latency. A job that has been passed over
                         for ``PATIENCE`` times its own remaining work goes ahead of every newcomer, and a newcomer
-                        must be shorter by ``BEGIN_MARGIN`` to interrupt, since its size is still an estimate.
+                        must be shorter by ``BEGIN_MARGIN`` to interrupt, since its size is still an estimate. Sizes
+                        within ``ALIKE`` of each other are equal while they wait, and equals run by arrival.
     fair                least served first: equal shares of the device
 
 Priorities are strict: larger ones run first. Within one priority no policy starves a job.
@@ -19,13 +20,15 @@ alone but not beside the others waits for them, and nobody behind it overtakes i
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from talkies.engine.port.messages import Books
 from talkies.engine.port.policy import check_policy
 from talkies.errors import ConfigError
 
 PATIENCE = 4.0
 BEGIN_MARGIN = 1.25
+ALIKE = 0.05  # a longer prompt is a few rows more: no reason to wait longer
 MAX_ACTIVE = 8  # begun requests: each holds latents and a share of the modulation tables
 
 
@@ -39,6 +42,7 @@ class Entry:
     rows: int  # estimated until it is packed
     remaining: float  # row-forwards left
     joined_at: float  # the scheduler's clock of work when it was admitted
+    size: float = 0.0  # row-forwards as compared until it begins: those of an earlier one that is about as large
     served: float = 0.0  # work spent on it; with ``fair``, counted from the least served at admission
     spent: float = 0.0  # work spent on it
     begun: bool = False
@@ -77,6 +81,20 @@ class StepScheduler:
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._entries
 
+    @classmethod
+    def of(cls, books: Books, policy: str, *, max_num_seqs: int = 1) -> StepScheduler:
+        """One that would choose as the owner of these books does."""
+        scheduler = cls(policy, max_num_seqs=max_num_seqs, max_step_rows=books.max_step_rows)
+        scheduler.room, scheduler._work = books.room, books.work
+        scheduler._entries = {e.id: replace(e) for e in books.entries}
+        scheduler._next_order = 1 + max((e.order for e in books.entries), default=-1)
+        return scheduler
+
+    def books(self) -> Books:
+        """Everything that its choice depends on."""
+        entries = tuple(replace(e) for e in self._entries.values())
+        return Books(entries=entries, work=self._work, room=self.room, max_step_rows=self.max_step_rows)
+
     @property
     def num_active(self) -> int:
         return sum(e.begun for e in self._entries.values())
@@ -100,6 +118,7 @@ class StepScheduler:
             rows=rows,
             remaining=remaining,
             joined_at=self._work,
+            size=self._comparable(remaining),
             # A newcomer that counted from zero would have the device alone until it caught up with everybody.
             served=self._least_served(priority),
             held=held,
@@ -157,10 +176,18 @@ class StepScheduler:
         """Finished, failed or cancelled. False when it is not here."""
         return self._entries.pop(request_id, None) is not None
 
-    def position(self, request_id: str) -> int | None:
-        """Place among the requests that have not begun, 1 is next; None when begun or not here."""
-        waiting = sorted((e for e in self._entries.values() if not e.begun), key=self._sort_key)
-        return next((i for i, e in enumerate(waiting, 1) if e.id == request_id), None)
+    def line(self) -> tuple[str, ...]:
+        """All requests, begun or not, in the order in which they will run as things stand."""
+        able = sorted(self._runnable(), key=self._sort_key)
+        listed = {e.id for e in able}
+        rest = sorted((e for e in self._entries.values() if e.id not in listed), key=self._sort_key)
+        return tuple(e.id for e in (*able, *rest))
+
+    def _comparable(self, remaining: float) -> float:
+        """``remaining``, or the size of the nearest one that is alike. A number once given stays, so the order of any
+        three is an order; rounding to classes would part neighbours on both sides of an edge."""
+        alike = [e.size for e in self._entries.values() if abs(e.size - remaining) <= ALIKE * e.size]
+        return min(alike, key=lambda size: abs(size - remaining), default=remaining)
 
     def _least_served(self, priority: int) -> float:
         """Of those that take turns with each other."""
@@ -197,7 +224,8 @@ def _fifo(entry: Entry, work: float) -> float:
 def _shortest_remaining(entry: Entry, work: float) -> float:
     # Work done for others while it waited counts as credit: the rank falls without bound, a newcomer's is positive.
     passed_over = work - entry.joined_at - entry.spent
-    return entry.remaining * (1.0 if entry.begun else BEGIN_MARGIN) - passed_over / PATIENCE
+    left = entry.remaining if entry.begun else BEGIN_MARGIN * entry.size
+    return left - passed_over / PATIENCE
 
 
 def _fair(entry: Entry, work: float) -> float:

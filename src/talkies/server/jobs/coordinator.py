@@ -45,7 +45,7 @@ class Coordinator:
         except BaseException:
             self.store.close()
             raise
-        self.live = Live(root_path=config.root_path)
+        self.live = Live(service.info.policy, root_path=config.root_path)
         self.model_name = config.served_model_name or service.info.model_name
         self.metrics = Metrics(self.model_name)
         self.metrics.gauges(self._gauges)
@@ -78,7 +78,7 @@ class Coordinator:
         waiting = self.store.waiting()
         if waiting or removed:
             log.info("resuming %d jobs (%d had begun), removed %d leftovers", len(waiting), interrupted, removed)
-        self.service.start(self.follower.on_event)
+        self.service.start(self.follower.on_event, self.live.reorder)
         for record in waiting:
             try:
                 self._hand_over(record)
@@ -155,7 +155,7 @@ class Coordinator:
 
     def _hand_over(self, record: JobRecord, demand: Demand | None = None) -> None:
         self.follower.follow(record.id, record.folder)
-        self.live.add(record.id, predicted_s=record.predicted_s)
+        self.live.add(record.id, predicted_s=record.predicted_s, priority=record.priority)
         self.artifacts.prepare(record.folder)
         job = Job(
             id=record.id,

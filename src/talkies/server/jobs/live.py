@@ -8,18 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
+
+from talkies.engine.port.service import QueueOrder
+from talkies.server.jobs.standing import Ahead, etas_s, places
 
 WatchKind = Literal["progress", "preview", "done", "deleted", "closing"]
 LAST: frozenset[str] = frozenset({"done", "deleted"})
+WORTH_TELLING_S, WORTH_TELLING = 0.5, 0.05  # an ETA that moved by so much, and by this share of itself
 
 
 @dataclass(slots=True)
 class LiveState:
-    """``queue_position`` 1 is next. ``eta_s`` is the engine's for a running job."""
+    """``left_s`` is what it needs by itself. ``queue_position`` (1 is next, None once begun) and ``eta_s`` follow from
+    all jobs and their order, and are kept by :class:`Live`."""
 
+    begun: bool = False
+    left_s: float | None = None
+    priority: int = 0
     queue_position: int | None = None
     stage: str | None = None
     step: int | None = None
@@ -28,7 +37,7 @@ class LiveState:
     eta_s: float | None = None
     paused: bool = False
     preview: bytes | None = None
-    predicted_s: float | None = None
+    told_eta_s: float | None = None
 
     def public(self) -> dict[str, Any]:
         return {
@@ -45,6 +54,12 @@ class LiveState:
 def percent(fraction: float) -> int:
     """100 is for a finished job alone."""
     return max(0, min(99, int(fraction * 100)))
+
+
+def _differs(eta_s: float | None, told_s: float | None) -> bool:
+    if eta_s is None or told_s is None:
+        return eta_s is not told_s
+    return abs(eta_s - told_s) > max(WORTH_TELLING_S, WORTH_TELLING * told_s)
 
 
 class JobSubscriber:
@@ -72,41 +87,62 @@ class JobSubscriber:
 class Live:
     """Thread-safe, except :meth:`watch` and :meth:`unwatch`, which belong to the loop.
 
-    ``root_path`` is where a proxy serves the API: addresses in jobs begin with it.
+    ``policy`` is that of the engine; ``root_path`` is where a proxy serves the API: addresses in jobs begin with it.
     """
 
-    def __init__(self, *, root_path: str = "") -> None:
+    def __init__(self, policy: str = "fifo", *, root_path: str = "") -> None:
         self.root_path = root_path
         self._lock = threading.Lock()
-        self._states: dict[str, LiveState] = {}
+        self._policy = policy
+        self._states: dict[str, LiveState] = {}  # in the order in which they will run
+        self._together = 1
+        self._ready_at: float | None = 0.0  # monotonic; None: nobody knows when a worker can go on
         self._watchers: dict[str, set[JobSubscriber]] = defaultdict(set)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
 
-    def add(self, job_id: str, *, predicted_s: float | None) -> None:
-        """A job joins the end of the queue."""
+    def add(self, job_id: str, *, predicted_s: float | None, priority: int = 0) -> None:
+        """A job joins the end of the line, until the engine says where it belongs."""
         with self._lock:
-            place = 1 + sum(s.queue_position is not None for s in self._states.values())
-            self._states[job_id] = LiveState(queue_position=place, predicted_s=predicted_s)
+            self._states[job_id] = LiveState(left_s=predicted_s, priority=priority)
+            moved = self._stand()
+        for watched, public in moved:
+            self._tell(watched, "progress", public)
+
+    def reorder(self, order: QueueOrder) -> None:
+        """What the engine will do as things stand, all of it at once: no two jobs ever have one place."""
+        with self._lock:
+            ahead = {job_id: self._states[job_id] for job_id in order.job_ids if job_id in self._states}
+            self._states = ahead | {job_id: s for job_id, s in self._states.items() if job_id not in ahead}
+            self._together = order.together
+            self._ready_at = None if order.ready_in_s is None else time.monotonic() + order.ready_in_s
+            moved = self._stand()
+        for job_id, public in moved:
+            self._tell(job_id, "progress", public)
 
     def get(self, job_id: str) -> LiveState | None:
+        """As it is now; a copy, like all that leave."""
         with self._lock:
-            return self._states.get(job_id)
+            state = self._states.get(job_id)
+            return None if state is None else self._now(state)
+
+    def all(self) -> dict[str, LiveState]:
+        """Of one moment: in a list made of them no two jobs have one place."""
+        with self._lock:
+            return {job_id: self._now(state) for job_id, state in self._states.items()}
 
     def update(self, job_id: str, **changes: Any) -> None:
-        """Sets the given fields and tells the watchers. Leaving the queue moves everybody behind one place up."""
+        """Sets the given fields and tells the watchers, those of others whose place or time changes by it included."""
         with self._lock:
             state = self._states.get(job_id)
             if state is None:
                 return
-            moved = []
-            if changes.get("queue_position", state.queue_position) is None and state.queue_position is not None:
-                moved = self._close_gap(state.queue_position)
             for name, value in changes.items():
                 setattr(state, name, value)
-            told = [(job_id, state.public()), *moved]
+            moved = self._stand()
+            told = [(job_id, state.public()), *(each for each in moved if each[0] != job_id)]
         for watched, public in told:
             self._tell(watched, "progress", public)
 
@@ -121,25 +157,15 @@ class Live:
     def end(self, job_id: str, kind: Literal["done", "deleted"]) -> None:
         """The job is over: its state goes, its watchers hear the last event."""
         with self._lock:
-            state = self._states.pop(job_id, None)
-            moved = self._close_gap(state.queue_position) if state and state.queue_position is not None else []
+            moved = [] if self._states.pop(job_id, None) is None else self._stand()
         for watched, public in moved:
             self._tell(watched, "progress", public)
         self._tell(job_id, kind, None)
 
     def eta_s(self, job_id: str) -> float | None:
-        """Of a running job the engine's; of a waiting one the predicted work ahead of it and its own."""
-        with self._lock:
-            state = self._states.get(job_id)
-            if state is None:
-                return None
-            if state.queue_position is None:
-                return state.eta_s
-            ahead = [s for s in self._states.values() if s.queue_position and s.queue_position <= state.queue_position]
-            if any(s.predicted_s is None for s in ahead):
-                return None
-            running = sum(s.eta_s or 0.0 for s in self._states.values() if s.queue_position is None)
-            return running + sum(s.predicted_s or 0.0 for s in ahead)
+        """What it and all ahead of it have left, and the start of a worker where there is none."""
+        state = self.get(job_id)
+        return None if state is None else state.eta_s
 
     def close(self) -> None:
         """The server stops: open streams end instead of holding it up. Call on the loop."""
@@ -159,13 +185,22 @@ class Live:
             if not watchers:
                 del self._watchers[job_id]
 
-    def _close_gap(self, place: int) -> list[tuple[str, dict[str, Any]]]:
+    def _now(self, state: LiveState) -> LiveState:
+        if state.eta_s is None or self._ready_at is None:
+            return replace(state, eta_s=None)
+        return replace(state, eta_s=state.eta_s + max(0.0, self._ready_at - time.monotonic()))
+
+    def _stand(self) -> list[tuple[str, dict[str, Any]]]:
+        """Places and times of all anew. Returns those whose watchers should hear of it."""
+        line = [Ahead(s.left_s, s.begun, s.priority) for s in self._states.values()]
+        etas = etas_s(line, policy=self._policy, together=self._together)
         moved = []
-        for job_id, state in self._states.items():
-            if state.queue_position is not None and state.queue_position > place:
-                state.queue_position -= 1
-                moved.append((job_id, state.public()))
-        return moved
+        for (job_id, state), place, eta_s in zip(self._states.items(), places(line), etas, strict=True):
+            if place != state.queue_position or _differs(eta_s, state.told_eta_s):
+                moved.append((job_id, state))
+                state.told_eta_s = eta_s
+            state.queue_position, state.eta_s = place, eta_s
+        return [(job_id, state.public()) for job_id, state in moved]
 
     def _tell(self, job_id: str, kind: WatchKind, data: Any) -> None:
         loop = self._loop

@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from talkies.engine.port.service import JobEvent
+from talkies.engine.port.service import RESTARTING, JobEvent
 from talkies.errors import TalkiesError
 from talkies.server.config import ServerConfig
 from talkies.server.errors import error_object
@@ -93,9 +93,10 @@ class Follower:
                 self._live.preview(event.job_id, event.jpeg)
         elif event.kind == "queued":
             state = self._live.get(event.job_id)
-            began = state is not None and state.queue_position is None
-            place = {} if event.queue_position is None or began else {"queue_position": event.queue_position}
-            self._live.update(event.job_id, paused=began, **place)
+            if state is not None:
+                # While a worker is replaced its jobs say so; the next one takes them up again, one by one.
+                stage = event.stage or (None if state.stage == RESTARTING else state.stage)
+                self._live.update(event.job_id, paused=state.begun, stage=stage)
         else:
             self._on_progress(event)
 
@@ -104,18 +105,20 @@ class Follower:
         state = self._live.get(event.job_id)
         if state is None:
             return
-        if state.queue_position is not None:
+        if not state.begun:
             record = self._store.start(event.job_id, event.facts)
             if record is not None:
                 log.info("began")
                 self._metrics.started(max(0.0, time.time() - record.created_at))
         if event.kind == "resumed":
             self._metrics.event("resumed")
-        changes: dict[str, Any] = {"queue_position": None, "paused": False}
-        for name in ("stage", "step", "num_steps", "fraction", "eta_s"):
+        changes: dict[str, Any] = {"begun": True, "paused": False}
+        for name in ("stage", "step", "num_steps", "fraction"):
             value = getattr(event, name)
             if value is not None:
                 changes[name] = value
+        if event.eta_s is not None:
+            changes["left_s"] = event.eta_s
         self._time_step(event)
         self._live.update(event.job_id, **changes)
 

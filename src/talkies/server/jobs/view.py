@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ from talkies.capacity.demand import num_forwards
 from talkies.engine.port.facts import Facts
 from talkies.h3.geometry import Geometry, Limits
 from talkies.request import VideoRequest
-from talkies.server.jobs.live import Live, percent
+from talkies.server.jobs.live import Live, LiveState, percent
 from talkies.server.jobs.record import JobRecord
 
 
@@ -100,15 +101,16 @@ def planned_facts(request: VideoRequest, geometry: Geometry, limits: Limits) -> 
     return replace(plan, seconds=round(geometry.duration_s, 6))  # the engine's are exact
 
 
-def job_object(record: JobRecord, live: Live) -> dict[str, Any]:
-    facts, state = record.facts, live.get(record.id)
+def job_object(record: JobRecord, live: Live, states: Mapping[str, LiveState] | None = None) -> dict[str, Any]:
+    """``states``: those of one moment, for a list of jobs."""
+    facts, state = record.facts, (live if states is None else states).get(record.id)
     stages = {name: round(value, 4) for name, value in facts.stages_s.items()}
     spent_s = None
     if record.status == "completed" and record.started_at and record.completed_at:
         spent_s = round(max(0.0, record.completed_at - record.started_at), 3)  # clocks are set back, too
     status, paused, eta_s = record.status, False, None
     if not record.ended:
-        eta_s = live.eta_s(record.id)
+        eta_s = None if state is None else state.eta_s
         paused = state is not None and state.paused
         status = "queued" if paused else status
     running = state is not None and not record.ended
