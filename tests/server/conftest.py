@@ -18,6 +18,7 @@ import pytest
 from talkies.server.app import HttpServer, create_app
 from talkies.server.config import ServerConfig
 from talkies.server.jobs.coordinator import Coordinator
+from talkies.server.wire import WireLimits
 from tests.server.fakes import FakeService, mp4_bytes
 
 
@@ -45,14 +46,16 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(data_dir: Path, service: FakeService | None = None, **config: Any) -> Iterator[Server]:
+def serving(
+    data_dir: Path, service: FakeService | None = None, *, wire_limits: WireLimits | None = None, **config: Any
+) -> Iterator[Server]:
     service = service or FakeService()
     settings = ServerConfig(data_dir=data_dir, **config)
     app = create_app(service, settings)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    server = HttpServer(app, settings, host="127.0.0.1", port=port)
+    server = HttpServer(app, settings, host="127.0.0.1", port=port, wire_limits=wire_limits)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:

@@ -39,6 +39,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     def start(service: Any, settings: Any, listener: Any, begun: float) -> None:
         listener.close()
+        service()
         seen["settings"] = settings
 
     monkeypatch.setattr(serve, "_build", build)
@@ -259,7 +260,7 @@ def test_the_process_announces_itself_serves_and_stops(tmp_path: Path) -> None:
         while not any("ready after" in line for line in lines):
             lines.append(child.stderr.readline())
             assert lines[-1], lines
-        url = re.search(r"http://\S+", "".join(lines))
+        url = re.search(r"http://[^\s\"]+", "".join(lines))
         assert url
         watched = run(app, ["jobs", "list", "--url", url[0]])
         assert (watched.exit_code, watched.output) == (0, "")
@@ -269,7 +270,11 @@ def test_the_process_announces_itself_serves_and_stops(tmp_path: Path) -> None:
         rest = child.communicate(timeout=10)[1]
     assert child.returncode == 130
     assert time.monotonic() - begun < 5
-    assert all(json.loads(line) for line in rest.splitlines() if line.startswith("{"))
+    said = [json.loads(line) for line in (*lines, *rest.splitlines())]
+    assert all({"event", "level", "timestamp"} <= set(line) for line in said)
+    events = [line["event"] for line in said]
+    assert events[-1] == "cancelled"
+    assert any("GET /v1/videos 200" in event for event in events)
 
 
 def test_the_server_process_imports_no_torch() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -55,8 +56,17 @@ class Refusals:
 def fail(error: TalkiesError) -> NoReturn:
     for one in error.errors if isinstance(error, Refused) else (error,):
         where = f"{one.param}: " if one.param and one.param not in one.message else ""
-        print(f"error: {where}{one}".replace("\n", " "), file=sys.stderr)
+        say(f"error: {where}{one}".replace("\n", " "), logging.ERROR)
     raise typer.Exit(error.exit_code)
+
+
+def say(line: str, level: int = logging.INFO) -> None:
+    """A line for whoever started the process, on stderr whatever the log's level; JSON where the log is."""
+    handler = next((h for h in logging.getLogger().handlers if getattr(h, "writes_json", False)), None)
+    if handler is None:
+        print(line, file=sys.stderr, flush=True)
+    else:
+        handler.handle(logging.LogRecord("talkies.cli", level, "", 0, line, None, None))
 
 
 def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
@@ -69,7 +79,7 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
         except TalkiesError as error:
             fail(error)
         except KeyboardInterrupt as stop:
-            print("cancelled", file=sys.stderr)
+            say("cancelled")
             raise typer.Exit(128 + (stop.signal if isinstance(stop, Stopped) else signal.SIGINT)) from None
         except BrokenPipeError:
             raise typer.Exit(1) from None

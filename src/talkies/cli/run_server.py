@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
-import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from talkies.cli.common import say
 from talkies.errors import ConfigError, TalkiesError
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from talkies.engine.port.service import EngineService
     from talkies.server.app import HttpServer
     from talkies.server.config import ServerConfig
+    from talkies.server.starting import Starting
 
 
 def build(engine: dict[str, Any], *, data_dir: Path, **options: Any) -> EngineService:
@@ -33,46 +35,52 @@ def engine_config(engine: dict[str, Any]) -> EngineConfig:
     return EngineConfig.of(engine)
 
 
-def run(service: EngineService, settings: ServerConfig, listener: socket.socket, begun: float) -> None:
+def run(
+    make_service: Callable[[], EngineService], settings: ServerConfig, listener: socket.socket, begun: float
+) -> None:
+    """Listens, answers from then on, and makes the engine meanwhile. Raises what keeps it from being made."""
     from talkies.server.app import HttpServer, create_app
+    from talkies.server.starting import Starting
 
-    try:
-        app = create_app(service, settings)
-    except BaseException:
-        service.close(timeout_s=2.0)
-        raise
-    server = HttpServer(app, settings)
+    starting = Starting(make_service, lambda service: create_app(service, settings))
+    server = HttpServer(starting, settings)
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
+    failed = threading.Event()
     scheme = "http" if settings.ssl_certfile is None else "https"
     address = f"{scheme}://{shown}:{port}{settings.root_path}"
-    print(f"talkies: {address}  {app.state.coordinator.model_name}, loading", file=sys.stderr, flush=True)
-    failed = threading.Event()
-    threading.Thread(target=_announce, args=(service, server, begun, failed), daemon=True).start()
+    threading.Thread(target=_announce, args=(starting, server, address, begun, failed), daemon=True).start()
     server.run(sockets=[listener])
+    if starting.failure is not None:
+        raise starting.failure
     if failed.is_set() or not server.started:
         raise TalkiesError("the engine did not start", hint="its error is in the lines above")
 
 
-def _announce(service: EngineService, server: HttpServer, begun: float, failed: threading.Event) -> None:
-    """Says when requests are served, and ends a server whose engine never came up."""
-    while service.state == "loading" or not (server.started or server.should_exit):
+def _announce(starting: Starting, server: HttpServer, address: str, begun: float, failed: threading.Event) -> None:
+    """Says where the server is and when requests are served, and ends one whose engine never came up."""
+    while starting.app is None and not server.should_exit:
+        time.sleep(0.02)
+    if starting.app is None or starting.service is None:
+        return
+    service = starting.service
+    say(f"talkies: {address}  {starting.app.state.coordinator.model_name}, loading")
+    while service.state == "loading" or not (starting.serves or server.should_exit):
         time.sleep(0.02)
     if service.state == "ready":
-        print(f"talkies: ready after {time.monotonic() - begun:.1f} s", file=sys.stderr, flush=True)
+        say(f"talkies: ready after {time.monotonic() - begun:.1f} s")
     elif not server.should_exit:
         failed.set()
         server.should_exit = True
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Bound before anything is loaded: a taken port is known at once."""
+    """Bound before anything is loaded: a taken port is known at once. It is opened by whoever answers on it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-        listener.listen(128)
     except OSError as error:
         listener.close()
         raise ConfigError(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from talkies.cli.common import Refusals, check_log_level, check_range, configure_logs, reports_errors
+from talkies.cli.common import Refusals, check_log_level, check_range, configure_logs, reports_errors, say
 from talkies.cli.engine_flags import takes_engine_options
 from talkies.cli.help_page import Command
 from talkies.cli.peers.words import one_value_each
@@ -21,6 +20,7 @@ from talkies.cli.run_server import run as _run
 from talkies.engine.options import OPTIONS, EngineOptions
 
 if TYPE_CHECKING:
+    from talkies.engine.port.service import EngineService
     from talkies.server.config import ServerConfig
 
 # Flags that are not ours land in the arguments, where the peers' tables accept or refuse them by name.
@@ -188,6 +188,13 @@ def serve(
         help="A private host or network that references and webhooks may name; repeatable.",
         rich_help_panel=SERVER,
     ),
+    server_name: list[str] = typer.Option(
+        [],
+        envvar="TALKIES_SERVER_NAME",
+        metavar="HOST",
+        help="A public name of a server without --api-key; repeatable.",
+        rich_help_panel=SERVER,
+    ),
     webhook_secret: str | None = typer.Option(
         None,
         envvar="TALKIES_WEBHOOK_SECRET",
@@ -273,6 +280,7 @@ def serve(
             sync_timeout_s=sync_timeout_s,
             media_root=None if media_root is None else media_root.absolute(),
             allow_hosts=tuple(allow_host),
+            server_names=(*server_name, host),
             webhook_secret=webhook_secret,
             serve_metrics=not disable_log_stats,
             serve_openapi=not disable_fastapi_docs,
@@ -289,18 +297,21 @@ def serve(
     assert settings is not None
     configure_logs(log_level, as_json=log_json)
     for note in notes:
-        print(f"note: {note}", file=sys.stderr)
+        say(f"note: {note}")
     if not api_key and host not in ("127.0.0.1", "::1", "localhost"):
-        print("note: no --api-key: everybody who reaches this port can make, see and delete clips", file=sys.stderr)
+        say("note: no --api-key: everybody who reaches this port can make, see and delete clips")
     listener = _listen(host, port)
-    service = _build(
-        {name: option.default for name, option in OPTIONS.items()} | said,
-        policy=policy,
-        max_num_seqs=max_num_seqs,
-        data_dir=settings.data_dir,
-        hang_timeout_s=hang_timeout_s,
-        start_timeout_s=start_timeout_s,
-    )
+
+    def service() -> EngineService:
+        return _build(
+            {name: option.default for name, option in OPTIONS.items()} | said,
+            policy=policy,
+            max_num_seqs=max_num_seqs,
+            data_dir=settings.data_dir,
+            hang_timeout_s=hang_timeout_s,
+            start_timeout_s=start_timeout_s,
+        )
+
     _run(service, settings, listener, begun)
 
 

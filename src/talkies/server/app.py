@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib import resources
 from typing import Any
 
@@ -29,8 +30,10 @@ from talkies.server.auth import Keys
 from talkies.server.config import ServerConfig
 from talkies.server.errors import NotFound
 from talkies.server.jobs.coordinator import Coordinator
-from talkies.server.middleware import BodyLimit, RootPath
+from talkies.server.middleware import BodyLimit, HostGuard, RequestLog, RootPath
 from talkies.server.openapi import without_422
+from talkies.server.starting import Starting
+from talkies.server.wire import GuardedProtocol, WireLimits
 
 # The page uses nothing from outside; the policy makes sure that it stays so.
 PAGE_POLICY = "default-src 'self'; img-src 'self' data: blob:; media-src 'self' blob:; frame-ancestors 'none'"
@@ -76,7 +79,10 @@ def create_app(service: EngineService, config: ServerConfig) -> FastAPI:
     app.add_api_websocket_route("/v1/realtime/video", _no_websocket)
     _add_page(app)
     app.add_middleware(BodyLimit, max_bytes=config.max_body_bytes)
-    if config.allowed_origins:  # the outermost: a browser shows a page the reason of a refusal only with these headers
+    if not config.api_keys:  # with keys a page of another site has none to send
+        names = (*config.server_names, socket.gethostname())
+        app.add_middleware(HostGuard, names=names, origins=config.allowed_origins)
+    if config.allowed_origins:  # around refusals: a browser shows a page their reason only with these headers
         app.add_middleware(
             CORSMiddleware,
             allow_origins=list(config.allowed_origins),
@@ -86,6 +92,7 @@ def create_app(service: EngineService, config: ServerConfig) -> FastAPI:
         )
     if config.root_path:
         app.add_middleware(RootPath, root_path=config.root_path)
+    app.add_middleware(RequestLog, on_answer=coordinator.metrics.answered)
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -100,10 +107,11 @@ class HttpServer(uvicorn.Server):
 
     def __init__(
         self,
-        app: FastAPI,
+        app: FastAPI | Starting,
         settings: ServerConfig | None = None,
         *,
         timeout_graceful_shutdown_s: int = 5,
+        wire_limits: WireLimits | None = None,
         **options: Any,
     ) -> None:
         if settings is not None:
@@ -113,6 +121,7 @@ class HttpServer(uvicorn.Server):
                 "timeout_keep_alive": settings.timeout_keep_alive_s,
                 **options,
             }
+        protocol: Any = partial(GuardedProtocol, limits=wire_limits or WireLimits())  # uvicorn only calls it
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -120,13 +129,21 @@ class HttpServer(uvicorn.Server):
             server_header=False,
             lifespan="on",
             timeout_graceful_shutdown=timeout_graceful_shutdown_s,
+            http=protocol,
             **options,
         )
         super().__init__(config)
-        self._coordinator: Coordinator = app.state.coordinator
+        self._application = app
+        if isinstance(app, Starting):
+            app.ended = self._end
+
+    def _end(self) -> None:
+        self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._coordinator.live.close()
+        app = self._application.app if isinstance(self._application, Starting) else self._application
+        if app is not None:
+            app.state.coordinator.live.close()
         await super().shutdown(sockets)
 
 

@@ -12,11 +12,15 @@ from talkies.server.errors import Forbidden, Unauthorized
 ANONYMOUS = "anonymous"
 
 
+def owner_of(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
 class Keys:
     """The operator's keys. Comparison takes the same time whichever key is tried."""
 
     def __init__(self, api_keys: tuple[str, ...]) -> None:
-        self._digests = [hashlib.sha256(key.encode()).hexdigest() for key in api_keys]
+        self._digests = [owner_of(key) for key in api_keys]
 
     def owner(self, request: Request) -> str:
         """Raises ``Unauthorized``. Without keys every header is fine: the OpenAI client always sends one."""

@@ -31,6 +31,7 @@ class ServerConfig:
     sweep_interval_s: float = 30.0
     media_root: Path | None = None  # file:// references must lie below it; None refuses them
     allow_hosts: tuple[str, ...] = ()  # hosts that references and webhooks may name although they are private
+    server_names: tuple[str, ...] = ()  # that browsers may know a server without keys by, besides local ones
     webhook_secret: str | None = None  # None refuses webhook_url
     sync_timeout_s: float | None = None  # None: no deadline
     serve_metrics: bool = True

@@ -173,11 +173,6 @@ def install(app: FastAPI) -> None:
             headers["Allow"] = ", ".join(sorted(_methods(request)))
         return error_response(error.status_code, message, kind=kind, param=param, headers=headers)
 
-    @app.exception_handler(Exception)
-    async def _bug(request: Request, error: Exception) -> Response:
-        log.error("bug while answering %s %s", request.method, request.url.path, exc_info=error)
-        return error_response(500, "internal error; the server's log has the details")
-
 
 def _methods(request: Request) -> set[str]:
     """All methods of the path. Starlette answers with those of the first route that has it, though several do."""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from talkies.engine.port.facts import Facts
+from talkies.server.metric_help import help_of
 
 # A full-size clip takes minutes: the usual buckets, which end at 10 s, would put everything into the last one.
 SECONDS = (0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 3600)
 STEP_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30)
+CREATE = ("/v1/videos", "/v1/videos/sync")
 STAGES = ("prepare", "encode", "denoise", "decode", "mux")
 
 
@@ -29,15 +32,24 @@ class Metrics:
         def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
             return Histogram(name, text, ["model_name", *labels], buckets=buckets, registry=self.registry)
 
-        self._jobs = counter("vllm_omni:requests_success", "Jobs that ended", "finished_reason")
-        self._latency = histogram("vllm_omni:e2e_request_latency_s", "From acceptance to the file", SECONDS)
-        self._wait = histogram("talkies_queue_wait_seconds", "From acceptance to the first stage", SECONDS)
-        self._step = histogram("talkies_step_seconds", "Between two finished denoising steps of a job", STEP_SECONDS)
-        self._stage = histogram("talkies_stage_seconds", "Time of one stage of a job", SECONDS, "stage")
-        self._events = counter("talkies_job_events", "accepted, refused, cancelled, resumed, oom", "event")
-        self._errors = counter("talkies_job_errors", "Failed jobs by error code", "code")
-        self._webhooks = counter("talkies_webhooks", "Webhook deliveries", "result")
-        self._rows = histogram("talkies_rows", "Packed rows of a job", (500, 1e3, 2e3, 5e3, 1e4, 2e4, 4e4, 6e4, 1e5))
+        def told(make: Callable[..., Any], name: str, *more: Any) -> Any:
+            return make(name, help_of(name), *more)
+
+        rows = (500, 1e3, 2e3, 5e3, 1e4, 2e4, 4e4, 6e4, 1e5)
+        self._jobs: Counter = told(counter, "vllm_omni:requests_success", "finished_reason")
+        self._latency: Histogram = told(histogram, "vllm_omni:e2e_request_latency_s", SECONDS)
+        self._wait: Histogram = told(histogram, "talkies_queue_wait_seconds", SECONDS)
+        self._step: Histogram = told(histogram, "talkies_step_seconds", STEP_SECONDS)
+        self._stage: Histogram = told(histogram, "talkies_stage_seconds", SECONDS, "stage")
+        self._events: Counter = told(counter, "talkies_job_events", "event")
+        self._errors: Counter = told(counter, "talkies_job_errors", "code")
+        self._webhooks: Counter = told(counter, "talkies_webhooks", "result")
+        self._rows: Histogram = told(histogram, "talkies_rows", rows)
+
+    def answered(self, method: str, path: str, status: int) -> None:
+        """One HTTP answer. A POST that is the client's to mend (4xx) is a refused job; one whose client left is not."""
+        if method == "POST" and path in CREATE and 400 <= status < 499:
+            self.event("refused")
 
     def event(self, name: str) -> None:
         self._events.labels(self._model, name).inc()
@@ -85,7 +97,7 @@ class _Gauges(Collector):
         for name, values in self._read().items():
             labels = ["model_name", "kind"] if set(values) != {""} else ["model_name"]
             family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-            metric = family(name, name.replace("_", " "), labels=labels)
+            metric = family(name, help_of(name), labels=labels)
             for kind, value in values.items():
                 metric.add_metric([self._model, kind] if kind else [self._model], value)
             yield metric

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from talkies.errors import NotReady, TalkiesError
+from talkies.errors import NotReady, OutputError, TalkiesError
 from talkies.server.create import create_job
 from talkies.server.errors import TimedOut, error_response
 from talkies.server.jobs.coordinator import Coordinator
@@ -41,7 +41,7 @@ async def run(request: Request, coordinator: Coordinator, owner: str) -> Respons
         coordinator.live.unwatch(record.id, watcher)
         if not answered:
             # Also when this task itself is cancelled: the engine must not work for nobody.
-            await asyncio.shield(run_in_threadpool(coordinator.delete, record))
+            await asyncio.shield(run_in_threadpool(coordinator.discard, record))
 
 
 async def _wait(
@@ -71,7 +71,14 @@ async def _ended(coordinator: Coordinator, record: JobRecord, watcher: JobSubscr
         current = await run_in_threadpool(coordinator.store.peek, record.id)
         if current is None or current.ended:
             return current
+        reason = coordinator.follower.unrecorded(record.id)
+        if reason is not None:
+            raise OutputError(
+                f"the end of the job cannot be recorded: {reason}", hint="is the data folder's disk full?"
+            )
         while not LAST & set(pending := await watcher.next(5.0)):
+            if "unrecorded" in pending:
+                break
             if "closing" in pending:
                 raise NotReady("the server is stopping", hint="send it again when it is back", param="server")
             if not pending:
@@ -88,7 +95,7 @@ def _answer(coordinator: Coordinator, record: JobRecord) -> Response:
     try:
         path = coordinator.artifacts.find(record, None)
     except TalkiesError:
-        coordinator.delete(record)
+        coordinator.discard(record)
         raise
     headers = {
         "X-Request-Id": record.id,
@@ -116,4 +123,4 @@ class _OneTimeFile(FileResponse):
         try:
             await super().__call__(scope, receive, send)
         finally:
-            await asyncio.shield(run_in_threadpool(self._coordinator.delete, self._record))
+            await asyncio.shield(run_in_threadpool(self._coordinator.discard, self._record))

@@ -1,5 +1,6 @@
 """The pipe to a worker: whatever the worker does, who writes to it does not wait."""
 
+import logging
 import os
 import signal
 import threading
@@ -29,3 +30,28 @@ def test_orders_to_a_worker_that_reads_nothing_do_not_hold_up_the_one_who_gives_
     assert link.end() == -signal.SIGKILL
     assert not stuck
     assert not link.send(Cancel("1"))
+
+
+def test_what_a_worker_prints_is_in_the_log(monkeypatch, caplog):
+    """Libraries write to its stderr, and so does Python when it dies of an error."""
+    caplog.set_level(logging.WARNING)
+    options = WorkerOptions(config=EngineConfig())
+    object.__setattr__(options, "config", Loud())  # what its loading touches first
+    link = Link(options)
+    link.process.join(60)
+    link.end()
+    lines = [record.getMessage() for record in caplog.records if record.name.endswith("worker_link")]
+    assert "worker: a library's own words" in lines
+    assert "worker: 100 %" in lines  # and not each state of the bar
+    assert any(line.startswith("worker: Traceback") for line in lines)
+    assert any("RuntimeError: the last words" in line for line in lines)
+
+
+class Loud:
+    """In place of a configuration: prints when it is looked at, and fails."""
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        os.write(2, b"a library's own words\n10 %\r50 %\r100 %\n")
+        raise RuntimeError("the last words")

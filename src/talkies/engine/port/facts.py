@@ -38,6 +38,8 @@ class Facts:
     stages_s: Mapping[str, float] = field(default_factory=dict)
     peak_memory_mb: int | None = None
     path: str | None = None  # the file, where there is one
+    queue_wait_s: float | None = None  # of a job, from its acceptance to its first stage
+    took_s: float | None = None  # of a job, from its first stage to its end
 
     @classmethod
     def of(cls, request: VideoRequest, geometry: Geometry, *, num_forwards: int) -> Facts:

@@ -30,18 +30,22 @@ class Link:
 
     def __init__(self, options: WorkerOptions) -> None:
         self.connection, theirs = _SPAWN.Pipe()
+        self._errors, their_errors = _SPAWN.Pipe(duplex=False)
         self.process = _SPAWN.Process(
-            target=worker_main.main, args=(theirs, options), name="talkies-worker", daemon=True
+            target=worker_main.main, args=(theirs, options, their_errors), name="talkies-worker", daemon=True
         )
         self.started_at = time.monotonic()
         try:
             self.process.start()
         finally:
             theirs.close()  # or the end of the worker would not be the end of the pipe
+            their_errors.close()
         self._broken = False
         self._outbox: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._writer = threading.Thread(target=self._write, name="orders", daemon=True)
         self._writer.start()
+        self._listener = threading.Thread(target=self._log_output, name="worker-output", daemon=True)
+        self._listener.start()
 
     @property
     def pid(self) -> int | None:
@@ -78,6 +82,7 @@ class Link:
         self.process.join()
         self._outbox.put(None)
         self._writer.join(5.0)  # a write to the dead fails at once
+        self._listener.join(1.0)  # its own children may hold the other end for a moment longer
         code = self.process.exitcode
         self.connection.close()
         self.process.close()
@@ -87,6 +92,15 @@ class Link:
         """At once, from any thread."""
         with suppress(ValueError):  # already reaped
             self.process.kill()
+
+    def _log_output(self) -> None:
+        """Line by line what the worker and its libraries print: warnings, tracebacks, the stacks of a crash."""
+        source = self._errors.fileno()
+        with suppress(OSError), self._errors, open(source, errors="replace", newline="\n", closefd=False) as lines:
+            for line in lines:
+                text = line.rstrip().rpartition("\r")[2]  # the last word of a progress bar
+                if text.strip():
+                    log.warning("worker: %s", text)
 
     def _write(self) -> None:
         while (command := self._outbox.get()) is not None:

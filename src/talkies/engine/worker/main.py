@@ -18,8 +18,13 @@ from talkies.engine.port.messages import Command, Fatal, Message, Stop, WorkerOp
 from talkies.errors import OutOfMemory, TalkiesError
 
 
-def main(connection: Connection, options: WorkerOptions) -> None:
-    """Returns when told to stop; raises when it cannot go on."""
+def main(connection: Connection, options: WorkerOptions, errors: Connection | None = None) -> None:
+    """Returns when told to stop; raises when it cannot go on. ``errors`` takes what is printed, by libraries and by the
+    last words of a crash, too: the parent's log is the only one."""
+    if errors is not None:
+        for output in (1, 2):
+            os.dup2(errors.fileno(), output)
+        errors.close()
     # Ctrl-C goes to the whole group; the parent decides what it means for us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable()

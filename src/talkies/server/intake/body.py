@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from starlette.datastructures import UploadFile
+from starlette.datastructures import FormData, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from talkies.errors import InvalidRequest
@@ -35,20 +36,61 @@ class Body:
 
 async def read_body(request: Request, *, max_part_bytes: int) -> Body:
     """Raises ``InvalidRequest`` and its subclasses. Files are spooled to disk by the parser, never held whole."""
+    encoding = request.headers.get("content-encoding", "").strip().lower()
+    if encoding not in ("", "identity"):
+        raise UnsupportedMedia(
+            f"Content-Encoding {encoding[:80]!r} is not supported",
+            hint="send the body as it is, without compression",
+            param="Content-Encoding",
+        )
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type == "application/json" or media_type.endswith("+json"):
         value = parse_json("body", await request.body())
         if not isinstance(value, dict):
             raise InvalidRequest(f"body: expected an object, got {kind_of(value)}", param="body")
         return Body(values=value, form=False)
-    if media_type in ("multipart/form-data", "application/x-www-form-urlencoded"):
-        form = await request.form(max_files=MAX_FORM_FILES, max_fields=MAX_FORM_FIELDS, max_part_size=max_part_bytes)
+    if media_type == "multipart/form-data":
+        return Body(values=fold((await _multipart(request, max_part_bytes)).multi_items()), form=True)
+    if media_type == "application/x-www-form-urlencoded":
+        form = await request.form(max_fields=MAX_FORM_FIELDS)
         return Body(values=fold(form.multi_items()), form=True)
     raise UnsupportedMedia(
         f"Content-Type {media_type[:80]!r} is not supported" if media_type else "Content-Type is missing",
         hint="use application/json, multipart/form-data or application/x-www-form-urlencoded",
         param="Content-Type",
     )
+
+
+class _WholeMultiPart(MultiPartParser):
+    """Starlette's, which takes a body without its last boundary for a whole one: the part that was cut off, a
+    reference often, was lost without a word."""
+
+    ended = False
+
+    def on_end(self) -> None:
+        self.ended = True
+
+
+async def _multipart(request: Request, max_part_bytes: int) -> FormData:
+    parser = _WholeMultiPart(
+        request.headers,
+        request.stream(),
+        max_files=MAX_FORM_FILES,
+        max_fields=MAX_FORM_FIELDS,
+        max_part_size=max_part_bytes,
+    )
+    try:
+        form = await parser.parse()
+    except MultiPartException as error:
+        raise InvalidRequest(f"body: {error.message}", param="body") from None
+    request._form = form  # whoever closes the request closes its temporary files
+    if not parser.ended:
+        raise InvalidRequest(
+            "body: the multipart form ends without its closing boundary",
+            hint="send it again, whole: a part of it is missing",
+            param="body",
+        )
+    return form
 
 
 def fold(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:

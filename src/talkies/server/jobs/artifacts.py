@@ -14,7 +14,7 @@ import secrets
 import shutil
 from pathlib import Path
 
-from talkies.errors import InvalidRequest
+from talkies.errors import InvalidRequest, OutputError
 from talkies.server.config import ServerConfig
 from talkies.server.errors import NotFound
 from talkies.server.jobs.record import JobRecord
@@ -81,7 +81,8 @@ class Artifacts:
     def find(self, record: JobRecord, variant: str | None) -> Path:
         """The file of ``variant``: an output's number, video, thumbnail or spritesheet. Blocks while it is made.
 
-        Raises ``InvalidRequest`` for an unknown variant, ``NotFound`` when there is no such output or file.
+        Raises ``InvalidRequest`` for an unknown variant, ``NotFound`` when there is no such output or file, and
+        ``OutputError`` for a picture that the disk refuses.
         """
         outputs = self.outputs(record.folder, record.num_outputs)
         chosen = variant or "video"
@@ -112,6 +113,10 @@ class Artifacts:
             try:
                 (_write_thumbnail if what == "thumbnail" else _write_spritesheet)(video, temp)
                 os.replace(temp, path)
+            except OSError as error:
+                if video.is_file():  # or it was deleted meanwhile, which is a 404
+                    reason = f"the {what} cannot be written: {error.strerror or error}"
+                    raise OutputError(reason, hint="is the data folder's disk full?", param="variant") from error
             finally:
                 temp.unlink(missing_ok=True)
         return path

@@ -16,6 +16,7 @@ from talkies.capacity.demand import Demand
 from talkies.engine.port.service import EngineService, Job, JobEvent
 from talkies.errors import InvalidRequest, NotReady, TalkiesError
 from talkies.request import VideoRequest
+from talkies.server.auth import ANONYMOUS, owner_of
 from talkies.server.config import ServerConfig
 from talkies.server.errors import error_object
 from talkies.server.jobs.admission import Admission
@@ -51,6 +52,8 @@ class Coordinator:
         self.metrics.gauges(self._gauges)
         self.webhooks = Webhooks(config, self._webhook_result)
         self._was_ready = False
+        self._lock = threading.Lock()
+        self._discarded: list[JobRecord] = []  # that the disk did not let go yet
         self._closing = threading.Event()
         self.follower = Follower(
             config,
@@ -66,6 +69,11 @@ class Coordinator:
     def start(self) -> None:
         """Picks up what an earlier process left, then lets the engine load."""
         self.store.remove_sync()  # their clients left with the connections
+        if self.config.api_keys:
+            # Made while there was no key: they would be nobody's, and yet on the disk.
+            adopted = self.store.adopt(ANONYMOUS, owner_of(self.config.api_keys[0]))
+            if adopted:
+                log.info("%d jobs of the time without a key now belong to the first --api-key", adopted)
         interrupted = self.store.requeue_running(crashed=True)
         for record in self.store.waiting():
             if record.attempts >= MAX_ATTEMPTS:
@@ -101,15 +109,11 @@ class Coordinator:
         self.service.check_fits(request, demand)
         predicted_s = self.service.predict_seconds(demand)
         record = replace(record, predicted_s=predicted_s)
-        try:
-            stored, created = self.store.insert(record, Admission(config=self.config, predicted_s=predicted_s))
-        except TalkiesError:
-            self.metrics.event("refused")
-            raise
+        stored, created = self.store.insert(record, Admission(config=self.config, predicted_s=predicted_s))
         if created:
             self.metrics.event("accepted")
             try:
-                self._hand_over(stored, demand)
+                self._hand_over(stored, demand, accepted_at=time.monotonic())
             except BaseException:
                 self.store.remove(stored.id)
                 self.follower.forget(stored.id, stored.folder)
@@ -143,6 +147,22 @@ class Coordinator:
             self.artifacts.drop(record.folder)
         self.live.end(record.id, "deleted")
 
+    def discard(self, record: JobRecord) -> None:
+        """Deletes a job that nobody can ask for any more, now or, if the disk refuses even that, at a later sweep."""
+        try:
+            try:
+                self.delete(record)
+            except sqlite3.OperationalError:
+                self.service.cancel(record.id)
+                self.artifacts.drop(record.folder)  # which makes room for the removal
+                self.delete(record)
+        except (sqlite3.Error, OSError) as error:
+            log.error("cannot delete job %s, trying again: %s", record.id, error)
+            with self._lock:
+                self._discarded.append(record)
+        else:
+            self.follower.settle_again(record.id)
+
     def close(self) -> None:
         """Running jobs stay in the store and go on after the next start."""
         self._closing.set()
@@ -153,9 +173,9 @@ class Coordinator:
         self.store.requeue_running(crashed=False)
         self.store.close()
 
-    def _hand_over(self, record: JobRecord, demand: Demand | None = None) -> None:
+    def _hand_over(self, record: JobRecord, demand: Demand | None = None, *, accepted_at: float | None = None) -> None:
         self.follower.follow(record.id, record.folder)
-        self.live.add(record.id, predicted_s=record.predicted_s, priority=record.priority)
+        self.live.add(record.id, predicted_s=record.predicted_s, priority=record.priority, accepted_at=accepted_at)
         self.artifacts.prepare(record.folder)
         job = Job(
             id=record.id,
@@ -184,6 +204,10 @@ class Coordinator:
 
     def sweep(self) -> None:
         """Record and files of an expired job go together; ends that could not be written are tried again."""
+        with self._lock:
+            discarded, self._discarded = self._discarded, []
+        for record in discarded:
+            self.discard(record)
         self.follower.settle_again()
         now = time.time()
         for record in self.store.due(now):  # files first, which a full disk needs to record anything

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from talkies.engine.port.service import QueueOrder
 from talkies.server.jobs.standing import Ahead, etas_s, places
 
-WatchKind = Literal["progress", "preview", "done", "deleted", "closing"]
+WatchKind = Literal["progress", "preview", "done", "deleted", "unrecorded", "closing"]
 LAST: frozenset[str] = frozenset({"done", "deleted"})
 WORTH_TELLING_S, WORTH_TELLING = 0.5, 0.05  # an ETA that moved by so much, and by this share of itself
 
@@ -37,6 +37,8 @@ class LiveState:
     eta_s: float | None = None
     paused: bool = False
     preview: bytes | None = None
+    accepted_at: float | None = None  # monotonic; None: by an earlier process
+    begun_at: float | None = None  # monotonic
     told_eta_s: float | None = None
 
     def public(self) -> dict[str, Any]:
@@ -103,10 +105,12 @@ class Live:
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
 
-    def add(self, job_id: str, *, predicted_s: float | None, priority: int = 0) -> None:
+    def add(
+        self, job_id: str, *, predicted_s: float | None, priority: int = 0, accepted_at: float | None = None
+    ) -> None:
         """A job joins the end of the line, until the engine says where it belongs."""
         with self._lock:
-            self._states[job_id] = LiveState(left_s=predicted_s, priority=priority)
+            self._states[job_id] = LiveState(left_s=predicted_s, priority=priority, accepted_at=accepted_at)
             moved = self._stand()
         for watched, public in moved:
             self._tell(watched, "progress", public)
@@ -153,6 +157,10 @@ class Live:
                 return
             state.preview = jpeg
         self._tell(job_id, "preview", jpeg)
+
+    def unrecorded(self, job_id: str) -> None:
+        """The job is over, and the disk takes no record of it for now."""
+        self._tell(job_id, "unrecorded", None)
 
     def end(self, job_id: str, kind: Literal["done", "deleted"]) -> None:
         """The job is over: its state goes, its watchers hear the last event."""

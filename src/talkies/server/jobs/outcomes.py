@@ -10,6 +10,7 @@ import logging
 import sqlite3
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -48,28 +49,37 @@ class Follower:
         self._metrics, self._webhooks, self._closing = metrics, webhooks, closing
         self._lock = threading.Lock()
         self._folders: dict[str, str] = {}  # job -> folder, while the engine may still write to it
+        self._names: dict[str, dict[str, str]] = {}  # job -> what its log lines begin with
         self._last_step: dict[str, tuple[int, float]] = {}
-        self._unsettled: list[JobEvent] = []  # last events that the disk refused to record
+        self._unsettled: dict[str, tuple[JobEvent, str]] = {}  # last events that the disk refused to record, and why
 
     def follow(self, job_id: str, folder: str) -> None:
         """The engine is about to get it."""
+        request_id = structlog.contextvars.get_contextvars().get("request_id")
         with self._lock:
             self._folders[job_id] = folder
+            self._names[job_id] = {"job_id": job_id} | ({} if request_id is None else {"request_id": request_id})
 
     def follows(self, job_id: str) -> bool:
         """Whether the engine may still write to its folder."""
         with self._lock:
             return job_id in self._folders
 
-    def settle_again(self) -> None:
-        """Ends that could not be written are tried once more."""
+    def settle_again(self, job_id: str | None = None) -> None:
+        """Ends that could not be written, of all jobs or of one, are tried once more."""
         with self._lock:
-            unsettled, self._unsettled = self._unsettled, []
-        for event in unsettled:
+            unsettled = [each for each in self._unsettled if job_id in (None, each)]
+            events = [self._unsettled.pop(each)[0] for each in unsettled]
+        for event in events:
             self.on_event(event)
 
+    def unrecorded(self, job_id: str) -> str | None:
+        """Why the end of a job could not be written yet; None where it could, or where it has not ended."""
+        with self._lock:
+            return self._unsettled[job_id][1] if job_id in self._unsettled else None
+
     def on_event(self, event: JobEvent) -> None:
-        with structlog.contextvars.bound_contextvars(job_id=event.job_id):
+        with structlog.contextvars.bound_contextvars(**self._names.get(event.job_id, {"job_id": event.job_id})):
             try:
                 self._handle(event)
             except Exception:
@@ -84,7 +94,8 @@ class Follower:
                 except (sqlite3.Error, OSError) as error:
                     log.error("cannot record the end, trying again: %s", error)
                     with self._lock:
-                        self._unsettled.append(event)
+                        self._unsettled[event.job_id] = (event, str(error))
+                    self._live.unrecorded(event.job_id)
             return
         if self._closing.is_set():
             return
@@ -106,10 +117,16 @@ class Follower:
         if state is None:
             return
         if not state.begun:
-            record = self._store.start(event.job_id, event.facts)
+            # By the monotonic clock: the other one is set now and then, by hours.
+            now = time.monotonic()
+            self._live.update(event.job_id, begun_at=now)
+            waited_s = None if state.accepted_at is None else round(now - state.accepted_at, 3)
+            planned = self._store.peek(event.job_id)
+            facts = event.facts or (planned.facts if planned is not None else None)
+            record = self._store.start(event.job_id, facts and replace(facts, queue_wait_s=waited_s))
             if record is not None:
                 log.info("began")
-                self._metrics.started(max(0.0, time.time() - record.created_at))
+                self._metrics.started(max(0.0, time.time() - record.created_at) if waited_s is None else waited_s)
         if event.kind == "resumed":
             self._metrics.event("resumed")
         changes: dict[str, Any] = {"begun": True, "paused": False}
@@ -137,17 +154,21 @@ class Follower:
             folder = self._folders.get(job_id)
         if folder is None:
             return  # an end already settled, or a job that was never ours
+        state = self._live.get(job_id)
         if event.kind == "finished":
             record = self._settle_finished(event, folder)
         else:
             error = event.error or {"code": "cancelled", "message": "cancelled", "param": None, "status": 499}
-            record = self._store.fail(job_id, self._public_error(error), ttl_s=self._config.ttl_s)
+            gone = self._store.peek(job_id) is None  # a full disk takes no record even of nothing
+            record = None if gone else self._store.fail(job_id, self._public_error(error), ttl_s=self._config.ttl_s)
         self.forget(job_id, folder, keep_outputs=record is not None and record.status == "completed")
         if record is None:
             log.info("cancelled")
             self._metrics.ended("abort", latency_s=None, facts=None)
             return
         latency_s = max(0.0, (record.completed_at or 0.0) - record.created_at)
+        if state is not None and state.accepted_at is not None:
+            latency_s = time.monotonic() - state.accepted_at
         done = record.status == "completed"
         code = None if done or record.error is None else str(record.error["code"])
         self._metrics.ended("stop" if done else "abort", latency_s=latency_s, facts=event.facts, code=code)
@@ -163,12 +184,17 @@ class Follower:
         if not all(path.is_file() and path.stat().st_size for path in outputs):
             return self._store.fail(event.job_id, MISSING_FILE, ttl_s=self._config.ttl_s)
         stored_bytes = self._artifacts.size_bytes(folder)
-        return self._store.complete(event.job_id, event.facts, stored_bytes=stored_bytes, ttl_s=self._config.ttl_s)
+        state, facts = self._live.get(event.job_id), event.facts
+        if facts is not None and state is not None and state.begun_at is not None:
+            took_s = round(time.monotonic() - state.begun_at, 3)
+            facts = replace(facts, took_s=took_s, queue_wait_s=record.facts.queue_wait_s)
+        return self._store.complete(event.job_id, facts, stored_bytes=stored_bytes, ttl_s=self._config.ttl_s)
 
     def forget(self, job_id: str, folder: str, *, keep_outputs: bool = False) -> None:
         (self._artifacts.drop_inputs if keep_outputs else self._artifacts.drop)(folder)
         with self._lock:
             self._folders.pop(job_id, None)
+            self._names.pop(job_id, None)
         self._last_step.pop(job_id, None)
         if self._store.peek(job_id) is None:
             # Deleted while it ended: whoever deleted it saw the engine still at work and left the files to us.

@@ -175,6 +175,18 @@ class JobStore:
         with self._transaction() as db:
             db.execute("DELETE FROM jobs WHERE is_sync = 1")
 
+    def adopt(self, owner: str, heir: str) -> int:
+        """All jobs of ``owner``, expired ones too, become those of ``heir``. Returns how many. An Idempotency-Key that
+        both have used stays with the heir's own job."""
+        with self._transaction() as db:
+            db.execute(
+                "UPDATE jobs SET idempotency_key = NULL WHERE owner = ? AND idempotency_key IN"
+                " (SELECT idempotency_key FROM jobs WHERE owner = ?)",
+                (owner, heir),
+            )
+            db.execute("UPDATE expired SET owner = ? WHERE owner = ?", (heir, owner))
+            return db.execute("UPDATE jobs SET owner = ? WHERE owner = ?", (heir, owner)).rowcount
+
     def due(self, now: float) -> list[JobRecord]:
         """What :meth:`expire` will remove. Clients see these jobs as gone already."""
         with self._read() as db:

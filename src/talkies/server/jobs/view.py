@@ -107,7 +107,8 @@ def job_object(record: JobRecord, live: Live, states: Mapping[str, LiveState] | 
     stages = {name: round(value, 4) for name, value in facts.stages_s.items()}
     spent_s = None
     if record.status == "completed" and record.started_at and record.completed_at:
-        spent_s = round(max(0.0, record.completed_at - record.started_at), 3)  # clocks are set back, too
+        wall_s = max(0.0, record.completed_at - record.started_at)  # of jobs made by an older version
+        spent_s = round(facts.took_s if facts.took_s is not None else wall_s, 3)
     status, paused, eta_s = record.status, False, None
     if not record.ended:
         eta_s = None if state is None else state.eta_s
@@ -169,6 +170,8 @@ def poll_after_ms(job: dict[str, Any]) -> int:
 def _metrics(record: JobRecord, stages: dict[str, float]) -> dict[str, Any]:
     waited_s = None if record.started_at is None else round(max(0.0, record.started_at - record.created_at), 3)
     known = record.facts.to_dict()
+    if record.facts.queue_wait_s is not None:
+        waited_s = record.facts.queue_wait_s
     keys = ("rows", "skipped_fraction", "peak_memory_mb")
     return {"queue_wait_s": waited_s, "stages_s": stages, **{k: known[k] for k in keys if k in known}}
 
