@@ -34,7 +34,7 @@ def test_sync_ends_with_an_error_when_its_end_cannot_be_recorded_and_leaves_no_j
     assert "is the data folder's disk full?" in message
     until(lambda: files_of(server) == [])
     assert server.coordinator.store.counts() == {}
-    assert server.coordinator.live.num_states() == 0
+    assert server.coordinator.live.all() == {}
 
 
 def test_a_sync_job_that_not_even_can_be_deleted_goes_at_the_next_sweep(
