@@ -464,7 +464,7 @@ def test_a_job_that_was_counted_at_submit_is_not_counted_again(tiny_folder, tmp_
     monkeypatch.setattr(rig.worker._scheduler, "admit", lambda name, **of: (admitted.append(of), admit(name, **of)))
     rig.run(replace(job, demand=demand))
     assert headers_read == ["p.png"]
-    assert admitted[0]["rows"] == demand.rows == rig.last("counted").facts["rows"]
+    assert admitted[0]["rows"] == demand.rows == rig.last("counted").facts.rows
     assert admitted[0]["remaining"] == demand.rows * demand.num_forwards
     need = rig.worker._memory.need(demand)
     assert (admitted[0]["held"], admitted[0]["transient"]) == (need.held, need.transient)
