@@ -454,3 +454,17 @@ def test_files_are_read_under_the_media_root_only(tmp_path: Path):
         get(f"file://{root}/big.png", policy)
     with pytest.raises(MediaError, match="file:// is not allowed here"):
         get(f"file://{root}/sub/a%20b.png", FetchPolicy())
+
+
+def test_base64_of_a_data_url_needs_no_padding_and_may_be_url_safe():
+    data = bytes(range(256))  # its text has + and /
+    plain = base64.b64encode(data).decode()
+    safe = base64.urlsafe_b64encode(data).decode()
+    assert plain != safe
+    assert plain.endswith("=")
+    for text in (plain, safe, plain.rstrip("="), safe.rstrip("="), plain.replace("+", "%2B")):
+        assert get(f"data:image/png;base64,{text}") == data
+    for length in range(1, 5):
+        assert get("data:image/png;base64," + base64.b64encode(data[:length]).decode().rstrip("=")) == data[:length]
+    with pytest.raises(MediaError, match="not valid base64"):
+        get("data:image/png;base64,AAAAA")  # one letter more than bytes can have

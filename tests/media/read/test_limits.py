@@ -8,6 +8,7 @@ from talkies.errors import MediaError, TooLarge
 from talkies.media.read.limits import MIB, MediaLimits, ReferenceTotals, check_audio, check_image, check_video
 from talkies.media.read.readers import read_video
 from tests.media import corpus
+from tests.server.fakes import mp4_bytes as tiny_clip
 
 RELEASED = MediaLimits()
 LOOSE = MediaLimits.loose()
@@ -62,7 +63,7 @@ def test_a_reference_image_at_the_limit_passes(size):
             lambda: film(2, sound={"codec": "libopus", "rate": 48_000}),
             "must use AAC or MP3 audio, got opus",
         ),
-        (lambda: voice(3), "has no video stream"),
+        (lambda: voice(3), "is not a video: it is a WAV sound"),
     ],
     ids=["short", "long", "slow", "fast", "small", "container", "codec", "soundtrack", "sound"],
 )
@@ -158,3 +159,36 @@ def test_what_is_cut_off_a_long_video_is_not_counted():
     totals.add("video", 39.0, "video 1")  # read from a start time on, 15 s of it
     with pytest.raises(MediaError, match=r"at most 15 seconds in total, got 17\.00"):
         totals.add("video", 2.0, "video 2")
+
+
+def test_the_pixels_of_a_request_are_counted_from_headers():
+    import struct
+    import zlib
+
+    pixels = struct.pack(">I", 4) + b"IDAT" + bytes(8)
+
+    def header_only(width, height):
+        """A PNG without pixels: whoever decodes it fails."""
+        body = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+        return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + body + struct.pack(">I", zlib.crc32(body)) + pixels
+
+    for limits in (MediaLimits(), MediaLimits.loose()):
+        assert limits.max_total_pixels == 120_000_000
+        totals = ReferenceTotals(limits=limits)
+        for i in range(3):
+            check_image(header_only(5760, 5760), limits, name=f"image {i + 1}", totals=totals)
+        with pytest.raises(TooLarge) as caught:
+            check_image(header_only(5760, 5760), limits, name="image 4", totals=totals)
+        assert caught.value.message == (
+            "image 4: the pictures of a request may have 120000000 pixels in all, with this one of 5760x5760 they have "
+            "132710400"
+        )
+    nine = ReferenceTotals(limits=MediaLimits())
+    for i in range(9):
+        check_image(header_only(4032, 3024), MediaLimits(), name=f"image {i + 1}", totals=nine)  # a phone's pictures
+
+
+def test_one_frame_of_a_video_counts_among_the_pixels():
+    totals = ReferenceTotals(limits=MediaLimits.loose())
+    check_video(tiny_clip(), MediaLimits.loose(), name="video 1", totals=totals)
+    assert totals.pixels == 112 * 64

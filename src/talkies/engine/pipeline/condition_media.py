@@ -94,7 +94,7 @@ def load_reference(
     source = source_of(condition, access, name)
     shown = name if isinstance(source, bytes) else f"{name} {source}"
     if condition.kind == "image":
-        check_image(source, access.limits, name=shown)
+        check_image(source, access.limits, name=shown, totals=totals)
         upright = read_image(source, name=shown)
         picture = resize_reference_image(upright, limits, name=shown)
         used = {"kind": "image", "role": "reference", "source_size": _size(upright), "size": _size(picture)}

@@ -20,6 +20,7 @@ from talkies.media.fetch.addresses import Resolver, resolve
 from talkies.media.fetch.download import Connect, Download, FetchPolicy, Kind, check_type, connect_to, too_large
 
 __all__ = ["FetchPolicy", "fetch"]
+_URL_SAFE = str.maketrans("-_", "+/")
 
 
 def fetch(
@@ -57,7 +58,9 @@ def _from_data_url(uri: str, kind: Kind, max_bytes: int, name: str) -> bytes:
         raise too_large(name, max_bytes)
     if any(option.strip().lower() == "base64" for option in options):
         try:
-            data = base64.b64decode(re.sub(r"\s+", "", unquote(body)), validate=True)
+            # The URL-safe alphabet and a missing padding are what many encoders write into URLs; both are unambiguous.
+            text = re.sub(r"\s+", "", unquote(body)).translate(_URL_SAFE).rstrip("=")
+            data = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
         except (binascii.Error, ValueError) as exc:
             raise MediaError(f"{name} is not valid base64: {exc}", param=name) from None
     else:

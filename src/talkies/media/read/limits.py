@@ -13,6 +13,7 @@ from typing import Self
 from talkies.errors import MediaError, TooLarge
 from talkies.files.paths import readable_file
 from talkies.media.read.container import CONVERT, UNKNOWN_CODEC
+from talkies.media.read.content import check_content
 from talkies.media.read.image import probe_image
 from talkies.media.read.probe import UNKNOWN, MediaInfo, probe
 
@@ -41,6 +42,9 @@ class MediaLimits:
     min_seconds: float = 2.0  # of each video and each sound
     max_seconds: float = 15.0  # of each
     max_total_seconds: float = 15.0  # of all videos, and of all sounds
+    # Of all pictures and one frame of each video: a picture of one colour has a thousand times more pixels than bytes,
+    # and each is decoded while its client waits. Nine pictures of a 13-megapixel camera, or three of the largest.
+    max_total_pixels: int = 120_000_000
     slack_s: float = 0.01  # containers round: a 15 s clip with an AAC tail says 15.005 s
 
     @classmethod
@@ -64,10 +68,11 @@ class MediaLimits:
 
 @dataclass(kw_only=True, slots=True)
 class ReferenceTotals:
-    """Seconds of one request's references so far. Two budgets: a video's own soundtrack never counts against the
-    sounds given on their own."""
+    """Seconds and pixels of one request's references so far. Two budgets of seconds: a video's own soundtrack never
+    counts against the sounds given on their own."""
 
     limits: MediaLimits
+    pixels: int = 0
     seconds: dict[str, list[float]] = field(default_factory=lambda: {"video": [], "audio": []})
 
     def add(self, kind: str, seconds: float, name: str) -> None:
@@ -83,16 +88,35 @@ class ReferenceTotals:
                 param=name,
             )
 
+    def add_pixels(self, width: int, height: int, name: str) -> None:
+        """Raises ``TooLarge`` when they do not fit beside those before them."""
+        self.pixels += width * height
+        if self.pixels > self.limits.max_total_pixels:
+            raise TooLarge(
+                f"{name}: the pictures of a request may have {self.limits.max_total_pixels} pixels in all, "
+                f"with this one of {width}x{height} they have {self.pixels}",
+                hint="scale them down",
+                param=name,
+            )
 
-def check_image(source: str | os.PathLike[str] | bytes, limits: MediaLimits, *, name: str) -> None:
-    """Raises ``TooLarge`` or ``MediaError`` naming the value and the limit."""
+
+def check_image(
+    source: str | os.PathLike[str] | bytes, limits: MediaLimits, *, name: str, totals: ReferenceTotals | None = None
+) -> None:
+    """From the header alone; ``totals`` are those of its request.
+
+    Raises ``TooLarge`` or ``MediaError`` naming the value and the limit.
+    """
     _check_bytes(source, limits.image_max_bytes, name)
+    check_content(source, "image", name)
     kind, width, height = probe_image(source, name=name)
     if kind not in limits.image_formats:
         raise MediaError(
             f"{name} must use {', '.join(limits.image_formats)}; got {kind}", hint="convert it", param=name
         )
     _check_sides(width, height, limits, name)
+    if totals is not None:
+        totals.add_pixels(width, height, name)
 
 
 def check_video(
@@ -108,6 +132,7 @@ def check_video(
     Raises ``TooLarge`` or ``MediaError`` naming the value and the limit.
     """
     _check_bytes(source, limits.video_max_bytes, name)
+    check_content(source, "video", name)
     info = probe(source, name=name)
     video = info.video
     if video is None:
@@ -140,6 +165,7 @@ def check_video(
     frame_s = 1 / video.fps if video.fps else 0.0
     _check_seconds(video.duration_s - start_time_s, limits, name, longer_is_cut=start_time_s > 0, tail_s=frame_s)
     if totals is not None:
+        totals.add_pixels(video.width, video.height, name)
         totals.add("video", video.duration_s - start_time_s, name)
     return info
 
@@ -149,6 +175,7 @@ def check_audio(
 ) -> MediaInfo:
     """As :func:`check_video`."""
     _check_bytes(source, limits.audio_max_bytes, name)
+    check_content(source, "audio", name)
     info = probe(source, name=name)
     if info.audio is None:
         raise MediaError(f"{name} has no audio stream", hint="use a file with sound", param=name)
