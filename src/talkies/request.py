@@ -63,6 +63,7 @@ class Condition:
     role: Role = "reference"
     start_time_s: float = 0.0
     require_sound: bool = False  # SGLang's video_audio: refuse a silent file instead of going on without sound
+    name: str = ""  # what its owner calls the file; for the clip's metadata alone
 
     def __post_init__(self) -> None:
         check_one_of("conditions.kind", self.kind, get_args(Kind))
@@ -78,6 +79,7 @@ class Condition:
             )
         check_number("start_time_seconds", self.start_time_s, 0, math.inf)
         check_instance("require_sound", self.require_sound, bool)
+        check_instance("name", self.name, str)
         if self.kind != "video" and (self.start_time_s or self.require_sound):
             name = "start_time_seconds" if self.start_time_s else "require_sound"
             raise InvalidRequest(
@@ -137,6 +139,7 @@ class VideoRequest:
     fit: Fit = "auto"
     quality: Quality = "lossless"
     audio: bool = True  # False writes a file without an audio stream
+    record_inputs: bool = True  # False leaves names and hashes of the conditions out of the clip's metadata
 
     def __post_init__(self) -> None:
         if not isinstance(self.conditions, (list, tuple)):
@@ -146,6 +149,7 @@ class VideoRequest:
             check_instance("conditions", condition, Condition)
         check_instance("target", self.target, Target)
         check_instance("audio", self.audio, bool)
+        check_instance("record_inputs", self.record_inputs, bool)
         check_prompt(self.prompt)
         check_integer("seed", self.seed, INT64_MIN, INT64_MAX)
         check_integer("num_outputs_per_prompt", self.num_outputs, 1, MAX_OUTPUTS)

@@ -41,7 +41,7 @@ def test_a_command_of_the_documents_is_taken(line, monkeypatch, tmp_path):
     arguments = shlex.split(line)[1:]
     ran = []
     if arguments[0] == "generate":
-        monkeypatch.setattr(generate, "_repeated", lambda path: VideoRequest(prompt="a ball"))
+        monkeypatch.setattr(generate, "_repeated", lambda path, **_: VideoRequest(prompt="a ball"))
         monkeypatch.setattr(generate, "_run", lambda *args, **_: ran.append(args) or [])
     elif arguments[0] == "serve":
         monkeypatch.setattr(serve, "_build", lambda engine, **_: serve.engine_config(engine) and FakeService())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +10,11 @@ import typer
 
 from talkies.cli.common import cleans_up, configure_logs, plain, print_json, reports_errors
 from talkies.cli.engine_flags import takes_engine_options
+from talkies.cli.repeat import repeated as _repeated
 from talkies.errors import InvalidRequest
 from talkies.files.paths import local_path
 from talkies.media.reference_kinds import kind_of_uri
-from talkies.request import Condition, Kind, Target, Task, VideoRequest
+from talkies.request import Condition, Kind, Target, VideoRequest
 from talkies.values import MAX_SIGMAS, MIN_SIGMAS, parse_size
 
 if TYPE_CHECKING:
@@ -76,6 +76,12 @@ def generate(
         rich_help_panel=REQUEST,
     ),
     no_audio: bool = typer.Option(False, "--no-audio", help="The file gets no audio stream.", rich_help_panel=REQUEST),
+    no_record_inputs: bool = typer.Option(
+        False,
+        "--no-record-inputs",
+        help="The file does not name its references, nor hold their hashes.",
+        rich_help_panel=REQUEST,
+    ),
     first_frame: str | None = typer.Option(
         None, metavar="IMG", help="The clip begins with this picture.", rich_help_panel=CONDITIONS
     ),
@@ -108,7 +114,8 @@ def generate(
     """Make a clip: picture and sound, in sync, from words alone, between given frames or after references."""
     if log_level is not None:
         configure_logs(log_level)
-    base = _repeated(source) if source is not None else None
+    replaced = bool(first_frame or last_frame or reference)  # then the clip's own references are not looked for
+    base = _repeated(source, with_references=not replaced) if source is not None else None
     if base is None and prompt is None:
         raise InvalidRequest("prompt is missing", hint="talkies generate PROMPT, or --from CLIP.mp4", param="prompt")
     if steps is not None and forwards is not None and steps != forwards + 1:
@@ -132,6 +139,7 @@ def generate(
         "fit": fit,
         "num_outputs": outputs,
         "audio": False if no_audio else None,
+        "record_inputs": False if no_record_inputs else None,
     }
     keyframes = (("first", first_frame), ("last", last_frame))
     conditions = [Condition(kind="image", uri=uri, role=role) for role, uri in keyframes if uri is not None]  # type: ignore[arg-type]
@@ -259,23 +267,3 @@ def _ladder(text: str | None) -> tuple[float, ...] | None:
         raise InvalidRequest(
             f"sigmas={text!r} is not a list of numbers", hint="for example 1,0.75,0.5,0.25,0", param="sigmas"
         ) from None
-
-
-def _repeated(path: Path) -> VideoRequest:
-    """The request in a clip's metadata. Raises when the file has none."""
-    from talkies.engine.pipeline.metadata import OMITTED
-    from talkies.media.read.probe import probe
-
-    stored = probe(os.fspath(path)).request
-    if not isinstance(stored.get("request"), dict):
-        raise InvalidRequest(
-            f"{path} holds no request of talkies", hint="only clips written by talkies can be repeated", param="--from"
-        )
-    request = VideoRequest.from_dict(stored["request"])
-    if any(c.uri.startswith(OMITTED) for c in request.conditions):
-        raise InvalidRequest(
-            f"{path} was made from uploaded media that the file does not hold",
-            hint="give the pictures again with --first-frame, --last-frame or --reference, and the prompt",
-            param="--from",
-        )
-    return request if request.task != Task.T2VA else request.replace(task=None)

@@ -132,7 +132,7 @@ class Engine:
                 check_writable(Path(path))
 
             def open_sink(output: int, state: RequestState, facts: Facts) -> Mp4Sink:
-                return Mp4Sink.of(self.components, Path(paths[output]), state, facts, keep_paths=True)
+                return Mp4Sink.of(self.components, Path(paths[output]), state, facts)
 
             results = self._drive(request, open_sink, on_progress, should_stop, prepared=prepared)
             return [replace(facts, path=str(path)) for facts, path in zip(results, paths, strict=True)]

@@ -9,10 +9,24 @@ from urllib.parse import unquote, urlsplit
 
 from talkies.errors import MediaError
 
+MAX_NAME_CHARS = 200
+
 
 def name_of(source: str | os.PathLike[str]) -> str:
     """What messages call a file that its caller gave no name."""
     return Path(source).name or os.fspath(source)
+
+
+def own_name(uri: str) -> str:
+    """The last part of a path or URL, as its owner calls the file: no folder, host, query or control character."""
+    if uri[:5].lower() == "data:":
+        return ""
+    try:
+        path = unquote(urlsplit(uri).path) if "://" in uri[:16] else uri
+    except ValueError:  # no URL after all
+        return ""
+    last = path.replace("\\", "/").rstrip("/").rpartition("/")[2]
+    return "".join(ch for ch in last if ch.isprintable())[:MAX_NAME_CHARS]
 
 
 def local_path(uri: str) -> str:

@@ -4,42 +4,82 @@ from __future__ import annotations
 
 import hashlib
 from typing import Any
+from urllib.parse import urlsplit
 
 from talkies import __version__
 from talkies.engine.load.build import Components
 from talkies.engine.pipeline.state import RequestState
 from talkies.engine.port.facts import Facts
+from talkies.files.paths import local_path, own_name
+from talkies.media.fetch.uri import FetchPolicy, fetch
+from talkies.request import Condition
 
-OMITTED = "omitted:"  # instead of an upload's address; such a clip cannot be repeated from its file alone
+OMITTED = "omitted:"  # instead of a reference that the file does not name; such a clip needs it given again
+CHUNK_BYTES = 1 << 20
 
 
-def clip_metadata(
-    components: Components, state: RequestState, facts: Facts, *, keep_paths: bool = False
-) -> dict[str, Any]:
-    """``request`` repeats the clip (one output, its own seed, every default filled in); ``effective`` explains it.
+def clip_metadata(components: Components, state: RequestState, facts: Facts) -> dict[str, Any]:
+    """``request`` repeats the clip (one output, its own seed, every default filled in); ``effective`` explains it;
+    ``inputs`` are name and SHA-256 of each reference.
 
-    ``keep_paths`` is for a user's own machine: a server's folders are nobody's business, and a data: URL is the
-    picture itself. What is left out stays as a hash.
+    No folder of anybody's machine, no upload and no key in a URL is written: of a file its name, of a URL what stands
+    before its query, of a data: URL nothing but the hash. ``record_inputs=False`` leaves all of it out.
     """
     g = state.geometry
     request = state.request.replace(seed=state.seed, num_outputs=1).to_dict()
-    for condition in request["conditions"]:
-        condition["uri"] = _public_uri(condition["uri"], keep_paths)
+    recorded = request.pop("record_inputs")
+    for entry, condition in zip(request["conditions"], state.request.conditions, strict=True):
+        entry["uri"] = _public_uri(condition) if recorded else f"{OMITTED}on request"
+        del entry["name"]
     request["target"] = {"width": g.width, "height": g.height, "num_frames": g.num_frames}
     if request["sigmas"] is None:
         request["num_sigmas"] = state.schedule.num_sigmas
     request["video_shift"] = state.request.video_shift or components.schedule.video_shift
     request["audio_shift"] = state.request.audio_shift or components.schedule.audio_shift
+    inputs = [_input(condition) for condition in state.request.conditions] if recorded else []
     return {
         "talkies": __version__,
         "request": request,
+        **({"inputs": inputs} if inputs else {}),
         "effective": facts.effective(),
         "model": {"name": components.config.model_name, "hash": components.model_hash},
     }
 
 
-def _public_uri(uri: str, keep_paths: bool) -> str:
-    remote = uri.startswith(("http://", "https://"))
-    if remote or (keep_paths and not uri.startswith("data:")):
-        return uri
-    return OMITTED + hashlib.sha256(uri.encode()).hexdigest()[:16]
+def _public_uri(condition: Condition) -> str:
+    uri = condition.uri
+    if uri.startswith(("http://", "https://")):
+        parts = urlsplit(uri)
+        # A query may be a signature, and without it the URL may be another file: then it is no address to fetch.
+        return uri if not parts.query and "@" not in parts.netloc else f"{OMITTED}{own_name(uri)}"
+    return _name(condition) or f"{OMITTED}data"
+
+
+def _name(condition: Condition) -> str:
+    return condition.name or own_name(local_path(condition.uri))
+
+
+def _input(condition: Condition) -> dict[str, Any]:
+    return {
+        "kind": condition.kind,
+        "role": condition.role,
+        "name": _name(condition),
+        "sha256": _sha256(condition),
+    }
+
+
+def _sha256(condition: Condition) -> str | None:
+    """Of the file's content; ``None`` for what was fetched, whose bytes are gone by now, and where the file is gone."""
+    if condition.uri[:5].lower() in ("http:", "https"):
+        return None
+    if condition.uri[:5].lower() == "data:":
+        data = fetch(condition.uri, FetchPolicy(), kind=condition.kind, max_bytes=len(condition.uri))
+        return hashlib.sha256(data).hexdigest()
+    digest = hashlib.sha256()
+    try:
+        with open(local_path(condition.uri), "rb") as file:
+            while chunk := file.read(CHUNK_BYTES):
+                digest.update(chunk)
+    except OSError:
+        return None
+    return digest.hexdigest()

@@ -35,10 +35,7 @@ class Mp4Sink(Mp4Writer):
     """An MP4, written while the next frames decode."""
 
     @classmethod
-    def of(
-        cls, components: Components, path: Path, state: RequestState, facts: Facts, *, keep_paths: bool = False
-    ) -> Self:
-        """``keep_paths``: see :func:`clip_metadata`."""
+    def of(cls, components: Components, path: Path, state: RequestState, facts: Facts) -> Self:
         g = state.geometry
         return cls(
             path,
@@ -46,7 +43,7 @@ class Mp4Sink(Mp4Writer):
             height=g.height,
             fps=g.fps,
             sample_rate_hz=g.sample_rate_hz if state.request.audio else None,
-            metadata=clip_metadata(components, state, facts, keep_paths=keep_paths),
+            metadata=clip_metadata(components, state, facts),
         )
 
     def write_wave(self, wave: np.ndarray) -> None:
@@ -60,7 +57,7 @@ class ClipSink:
 
     def __init__(self, components: Components, state: RequestState, facts: Facts) -> None:
         self._request, self._geometry = state.request, state.geometry
-        self._metadata = clip_metadata(components, state, facts, keep_paths=True)
+        self._metadata = clip_metadata(components, state, facts)
         self._chunks: list[np.ndarray] = []
         self._frames: np.ndarray
         self._wave: np.ndarray
