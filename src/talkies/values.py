@@ -99,7 +99,13 @@ def check_number(name: str, value: Any, low: float, high: float, *, exclusive_mi
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise InvalidRequest(f"{name}={value!r} is not a finite number", hint=f"a number in {bounds}", param=name)
     if value < low or value > high or (exclusive_min and value == low):
-        raise InvalidRequest(f"{name}={value:g} is outside {bounds}", hint="choose a value inside", param=name)
+        raise InvalidRequest(f"{name}={plain(value)} is outside {bounds}", hint="choose a value inside", param=name)
+
+
+def plain(value: float) -> str:
+    """A number for messages: short where that is exact, whole where a shortened one would be another number."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(float(value))
 
 
 def parse_size(text: str) -> tuple[int, int]:

@@ -6,7 +6,9 @@ from talkies.errors import InvalidRequest, UnsupportedTask
 from talkies.h3 import geometry
 from talkies.h3.geometry import Geometry, Limits
 from talkies.request import Task, VideoRequest
-from talkies.values import parse_ratio
+from talkies.values import parse_ratio, plain
+
+HALF_MS = 0.0005  # lengths are printed with three decimals, and what is printed is taken back
 
 
 def plan(request: VideoRequest, limits: Limits, *, auto_aspect: float | None = None) -> Geometry:
@@ -44,22 +46,32 @@ def _frames(request: VideoRequest, limits: Limits) -> int:
     if target.num_frames is not None:
         frames, param = geometry.snap_frames(target.num_frames, limits), "num_frames"
     elif target.seconds is not None:
-        if not (limits.min_seconds - 1e-9 <= target.seconds <= limits.max_seconds + 1e-9):
-            raise InvalidRequest(
-                f"seconds={target.seconds:g} is outside {limits.min_seconds:g}..{limits.max_seconds:g}",
-                hint=f"use a duration between {limits.min_seconds:g} and {limits.max_seconds:g} seconds",
-                param="seconds",
-            )
-        frames, param = geometry.frames_of_seconds(target.seconds, limits), "seconds"
-        frames = max(frames, limits.min_frames)
+        frames, param = _frames_of_seconds(target.seconds, limits), "seconds"
     else:
         ref = request.resolved_task is Task.REF2VA
         frames, param = (limits.default_num_frames_ref2va if ref else limits.default_num_frames), "num_frames"
     if not (limits.min_frames <= frames <= limits.max_frames):
+        low, high = geometry.printed_range(limits.min_frames / limits.fps, limits.max_frames / limits.fps)
         raise InvalidRequest(
             f"{param} gives {frames} frames, outside {limits.min_frames}..{limits.max_frames}",
-            hint=f"{limits.min_frames / limits.fps:.2f}..{limits.max_frames / limits.fps:.2f} seconds"
-            f" at {limits.fps} fps",
+            hint=f"{low}..{high} seconds at {limits.fps} fps",
             param=param,
         )
     return frames
+
+
+def _frames_of_seconds(seconds: float, limits: Limits) -> int:
+    """Raises ``InvalidRequest`` outside the limits; the length that a clip was said to have is inside in any case."""
+    told = round(seconds * limits.fps)
+    is_legal = geometry.snap_frames(told, limits) == told and limits.min_frames <= told <= limits.max_frames
+    if is_legal and abs(told / limits.fps - seconds) <= HALF_MS + 1e-9:
+        return told
+    low, high = geometry.printed_range(limits.min_seconds, limits.max_seconds)
+    if not (limits.min_seconds - HALF_MS - 1e-9 <= seconds <= limits.max_seconds + HALF_MS + 1e-9):
+        raise InvalidRequest(
+            f"seconds={plain(seconds)} is outside {low}..{high}",
+            hint=f"use a duration between {low} and {high} seconds",
+            param="seconds",
+        )
+    inside = min(max(seconds, limits.min_seconds), limits.max_seconds)
+    return max(geometry.frames_of_seconds(inside, limits), limits.min_frames)

@@ -95,6 +95,13 @@ class Geometry:
         return f"{self.width}x{self.height}"
 
 
+def printed_range(low: float, high: float) -> tuple[str, str]:
+    """Both ends with at most three decimals, rounded inwards: each printed number lies inside."""
+    inside = math.ceil(low * 1000 - 1e-6) / 1000, math.floor(high * 1000 + 1e-6) / 1000
+    first, last = (f"{value:.3f}".rstrip("0").rstrip(".") for value in inside)
+    return first, last
+
+
 def snap_frames(num_frames: int, limits: Limits) -> int:
     """The smallest legal length ``clip_frames * n + tail_frames`` that is at least ``num_frames``."""
     n = max(0, math.ceil((num_frames - limits.tail_frames) / limits.clip_frames))
