@@ -68,6 +68,16 @@ def jpeg_bytes() -> bytes:
     return out.getvalue()
 
 
+def _aspect(request: VideoRequest) -> float | None:
+    """Of the first keyframe."""
+    from PIL import Image
+
+    if not request.keyframes:
+        return None
+    with Image.open(request.keyframes[0].uri) as image:
+        return image.width / image.height
+
+
 class FakeService:
     """One job at a time, in order. ``runs`` counts how often each job was begun."""
 
@@ -135,8 +145,8 @@ class FakeService:
             return JobEvent(job_id=job.id, kind="cancelled")
         words = job.request.prompt.split()
         self.runs[job.id] = self.runs.get(job.id, 0) + 1
-        g = plan(job.request, LIMITS, auto_aspect=1.5)
-        facts = replace(Facts.of(job.request, g, num_forwards=num_forwards(job.request, LIMITS)), rows=9)
+        g = plan(job.request, self.info.limits, auto_aspect=_aspect(job.request))
+        facts = replace(Facts.of(job.request, g, num_forwards=num_forwards(job.request, self.info.limits)), rows=9)
         marker = job.resume_dir / "step" if job.resume_dir else None
         first = int(marker.read_text()) if marker and marker.exists() else 0
         kind: Literal["resumed", "started"] = "resumed" if first else "started"

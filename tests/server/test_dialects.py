@@ -170,3 +170,87 @@ def test_fl2va_without_images_is_text_to_video(server: Server) -> None:
 def test_audio_false_reaches_the_engine(server: Server) -> None:
     job = server.create("a ball", audio=False)
     assert server.service.jobs[job["id"]].request.audio is False
+
+
+def test_fields_that_change_nothing_here_are_taken_and_told(server: Server) -> None:
+    sent = {
+        "response_format": "url",
+        "output_quality": "high",
+        "output_compression": 80,
+        "preencode_mp4": True,
+        "generator_device": "cuda",
+        "enable_teacache": False,
+        "enable_upscaling": False,
+        "frame_interpolation_exp": 1,
+        "max_sequence_length": 512,
+        "extra_params": {
+            "preencode_mp4": True,
+            "preencode_batch_frames": 33,
+            "video_codec_options": {"preset": "ultrafast"},
+            "pad_seq_len": 4096,
+            "force_refresh_step_hint": 3,
+        },
+    }
+    job = server.create("a ball", **sent)
+    assert job["quality"] == "lossless"  # output_quality is about the file's compression
+    told = {warning.partition(" is ignored: ")[0] for warning in job["warnings"]}
+    silent = {"extra_params", "enable_upscaling", "frame_interpolation_exp"}
+    assert told == ({*sent} - silent) | {f"extra_params.{name}" for name in sent["extra_params"]}  # type: ignore[attr-defined]
+    form = {"prompt": "a ball", "preencode_mp4": "true", "output_compression": "80", "response_format": "b64_json"}
+    assert accepted(server.http.post("/v1/videos", data=form))["status"] == "queued"
+
+
+def test_a_reference_url_is_a_picture_unless_it_says_otherwise(server: Server, png: Path, wav: Path) -> None:
+    import base64
+
+    def url(path: Path, mime: str) -> str:
+        return f"data:{mime};base64," + base64.b64encode(path.read_bytes()).decode()
+
+    job = server.create("a ball", reference_url=url(png, "application/octet-stream"))
+    conditions = server.service.jobs[job["id"]].request.conditions
+    assert [(c.kind, c.role) for c in conditions] == [("image", "first")]
+    both = {"task": "ref2va", "reference_url": url(png, "image/png"), "audio_reference": url(wav, "audio/wav")}
+    job = server.create("<Picture 1> and <Audio 1>", **both)
+    conditions = server.service.jobs[job["id"]].request.conditions
+    assert [(c.kind, c.role) for c in conditions] == [("image", "reference"), ("audio", "reference")]
+
+
+def test_flat_frame_indices_win_over_those_of_the_target(server: Server, png: Path) -> None:
+    import base64
+
+    uri = "data:image/png;base64," + base64.b64encode(png.read_bytes()).decode()
+    body = {"image_reference": {"image_url": uri}, "target": {"frame_indices": [-1]}}
+    job = server.create("a ball", **body)
+    assert server.service.jobs[job["id"]].request.conditions[0].role == "last"
+    job = server.create("a ball", frame_indices=[0], **body)
+    assert server.service.jobs[job["id"]].request.conditions[0].role == "first"
+    assert job["warnings"] == ["target.frame_indices is ignored: frame_indices wins"]
+    wrong = {"image_reference": {"image_url": uri}, "target": {"frame_indices": [5]}}
+    answer = server.http.post("/v1/videos", json={"prompt": "a ball", **wrong})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "target.frame_indices")
+
+
+@pytest.mark.parametrize("num_frames", [22, 39, 56, 73, 124, 158])
+def test_the_seconds_of_a_job_make_the_same_clip_again(server: Server, num_frames: int) -> None:
+    job = server.create("a ball", num_frames=num_frames)
+    again = server.create("a ball", seconds=job["seconds"])
+    assert (again["num_frames"], again["warnings"]) == (num_frames, [])
+
+
+def test_what_a_refusal_prints_as_allowed_is_accepted(tmp_path: Path) -> None:
+    """Lengths that no short decimal is: 22 and 124 frames are 0.91666.. and 5.1666.. s."""
+    from dataclasses import replace
+
+    from tests.server.conftest import serving
+    from tests.server.fakes import LIMITS, FakeService
+
+    service = FakeService()
+    limits = replace(LIMITS, min_seconds=22 / 24, max_seconds=124 / 24, max_frames=124)
+    service.info = replace(service.info, limits=limits)
+    with serving(tmp_path, service) as server:
+        for wrong in (99, 5.1675, 0.9, 124.3 / 24, 0.9155):
+            answer = server.http.post("/v1/videos", json={"prompt": "a ball", "seconds": wrong})
+            assert answer.status_code == 400
+            assert "0.917..5.166" in answer.json()["error"]["message"]
+        for printed, frames in (("0.917", 22), ("5.166", 124), ("5.167", 124), ("0.916667", 22), ("5.16667", 124)):
+            assert server.create("a ball", seconds=printed)["num_frames"] == frames

@@ -99,7 +99,7 @@ def test_sync_makes_no_output_that_it_could_not_send(server: Server, name: str) 
 
 def test_sync_errors_have_the_jobs_status(server: Server) -> None:
     answer = server.http.post("/v1/videos/sync", json={"prompt": "oom"})
-    assert (answer.status_code, answer.json()["error"]["code"]) == (500, 500)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "out_of_memory")
     assert server.http.post("/v1/videos/sync", json={"prompt": ""}).status_code == 400
     until(lambda: files_of(server) == [])
 

@@ -96,8 +96,49 @@ def test_errors_reach_the_client_as_its_own_classes(client: openai.OpenAI) -> No
     assert "6" in str(caught.value)
 
 
+def test_a_remix_and_a_cancelled_job(client: openai.OpenAI) -> None:
+    video = client.videos.create_and_poll(prompt="a red ball", extra_body={"seed": 7})
+    remix = client.videos.remix(video.id, prompt="a blue ball")
+    assert (remix.remixed_from_video_id, remix.prompt, remix.size) == (video.id, "a blue ball", video.size)
+    assert remix.to_dict()["seed"] == 7
+    slow = client.videos.create(prompt="a slow ball")
+    client.post(f"/videos/{slow.id}/cancel", cast_to=type(slow))
+    ended = client.videos.poll(slow.id)
+    assert ended.status == "failed"
+    assert ended.error is not None
+    assert ended.error.code == "cancelled"
+    with pytest.raises(openai.ConflictError):
+        client.post(f"/videos/{video.id}/cancel", cast_to=type(slow))
+
+
+def test_what_is_not_here_is_asked_for_once(server: Server, client: openai.OpenAI, png: Path) -> None:
+    """The client repeats a 5xx twice, unless it is told not to."""
+    asked = []
+    client._client.event_hooks["request"] = [lambda request: asked.append(request.url.path)]
+    with pytest.raises(openai.InternalServerError) as caught:
+        client.videos.extend(prompt="more", seconds="4", video=png.read_bytes())
+    assert (caught.value.status_code, caught.value.code, caught.value.type) == (501, "not_implemented", "server_error")
+    assert asked == ["/v1/videos/extensions"]
+    with pytest.raises(openai.InternalServerError):
+        client.videos.edit(prompt="other", video=png.read_bytes())
+    with pytest.raises(openai.InternalServerError):
+        client.videos.create_character(name="Ann", video=png.read_bytes())
+    with pytest.raises(openai.InternalServerError):
+        client.videos.get_character("c")
+    assert len(asked) == 4
+
+
+def test_the_words_of_an_error_are_those_of_the_client(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as bad:
+        client.videos.create(prompt="a ball", size="113x64")  # type: ignore[arg-type]
+    assert (bad.value.type, bad.value.code, bad.value.param) == ("invalid_request_error", "invalid_request", "size")
+    with pytest.raises(openai.NotFoundError) as absent:
+        client.videos.retrieve("video_gen_x")
+    assert (absent.value.type, absent.value.code) == ("invalid_request_error", "not_found")
+
+
 def test_a_wrong_key_is_an_authentication_error(tmp_path: Path) -> None:
     with serving(tmp_path, api_keys=("right-key",)) as server, warnings.catch_warnings():
-        with pytest.raises(openai.AuthenticationError):
+        with pytest.raises(openai.AuthenticationError, match="API key"):
             openai.OpenAI(base_url=f"{server.url}/v1", api_key="wrong").videos.list()
         assert openai.OpenAI(base_url=f"{server.url}/v1", api_key="right-key").videos.list().data == []

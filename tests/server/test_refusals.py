@@ -1,4 +1,4 @@
-"""Every bad value is a 400 at the POST, in vLLM's shape, naming field, limit and value; nothing reaches the queue."""
+"""Every bad value is a 400 at the POST, in OpenAI's shape, naming field, limit and value; nothing reaches the queue."""
 
 from __future__ import annotations
 
@@ -77,7 +77,23 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"image_reference": {"image_url": "file:///etc/passwd"}}, "image_reference", "not allowed"),
     ({"image_reference": {"image_url": "/etc/passwd"}}, "image_reference", "http(s) URL or data URL"),
     ({"input_references": [GIF], "image_reference": {"image_url": GIF}}, "image_reference", "exclude each other"),
-    ({"conditions": [{"type": "picture", "uri": GIF}]}, "conditions", "image, video, video_audio, audio"),
+    ({"conditions": [{"type": "picture", "uri": GIF}]}, "conditions[0].type", "image, video, video_audio, audio"),
+    ({"conditions": [{"uri": GIF}]}, "conditions[0].type", "is missing"),
+    ({"conditions": [{"type": "image"}]}, "conditions[0].uri", "is missing"),
+    ({"conditions": ["a"]}, "conditions[0]", "expected an object, got text"),
+    ({"conditions": [{"type": "image", "uri": GIF, "role": "frame"}]}, "conditions[0].role", "keyframe or reference"),
+    ({"conditions": [{"type": "video", "uri": GIF, "role": "keyframe"}]}, "conditions[0].role", "keyframes are images"),
+    (
+        {"conditions": [{"type": "image", "uri": GIF, "role": "reference", "frame_index": 0}]},
+        "conditions[0].frame_index",
+        "use role keyframe",
+    ),
+    (
+        {"conditions": [{"type": "video", "uri": GIF, "start_time_seconds": -1}]},
+        "conditions[0].start_time_seconds",
+        "outside [0, inf]",
+    ),
+    ({"target": {"frame_indices": [0]}}, "target.frame_indices", "needs the images it places"),
     ({"conditions": [{"type": "image", "uri": GIF, "wieght": 1}]}, "conditions[0].wieght", "unknown field"),
     (
         {"conditions": [{"type": "image", "uri": GIF, "role": "keyframe", "frame_index": 5}]},
@@ -87,7 +103,16 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"audio_reference": {"audio_url": "data:audio/wav,abc"}}, "audio_reference", "audio alone is refused"),
     ({"frame_indices": [0]}, "frame_indices", "images"),
     ({"lora": {"name": "a", "path": "/x"}}, "lora", "cannot name a server path"),
-    ({"extra_params": {"video_codec_options": {"threads": "1e9"}}}, "extra_params.video_codec_options", "operator's"),
+    ({"extra_params": {"lora": {"name": "a"}}}, "extra_params.lora", "cannot name a server path"),
+    ({"output_compression": "much"}, "output_compression", "not an integer"),
+    ({"reference_url": "http://127.0.0.1/x"}, "reference_url", "loopback"),
+    ({"video_url": "https://example.com/x.mp4"}, "video_url", "video_reference"),
+    ({"enable_upscaling": True}, "enable_upscaling", "as large as the model makes it"),
+    ({"width": 320, "height": 64}, "width", "1:4..4:1"),
+    ({"width": 640, "height": 320}, "width", "over the limit"),
+    ({"video_params": {"width": 640, "height": 320}}, "video_params.width", "over the limit"),
+    ({"seconds": 5, "prompt": "a huge ball"}, "seconds", "needs about 9 GiB"),
+    ({"flow_shift": 1000.0001}, "flow_shift", "flow_shift=1000.0001 is outside"),
     ({"enable_frame_interpolation": True}, "enable_frame_interpolation", "own rate"),
     ({"output_path": "/etc/x"}, "output_path", "content"),
     ({"webhook_url": "https://example.com/x"}, "webhook_url", "webhook secret"),
@@ -107,7 +132,8 @@ def test_bad_values_name_the_field(shared: Server, fields: dict[str, Any], param
     answer = shared.http.post("/v1/videos", json={"prompt": "a ball", **fields})
     assert answer.status_code == 400, answer.text
     error = answer.json()["error"]
-    assert (error["type"], error["code"], error["param"]) == ("BadRequestError", 400, param)
+    assert (error["type"], error["status"], error["param"]) == ("invalid_request_error", 400, param)
+    assert error["code"] in ("invalid_request", "invalid_media", "unsupported_task")
     assert words in error["message"], error["message"]
 
 
@@ -184,7 +210,7 @@ def test_absent_endpoints_answer_in_the_error_shape(shared: Server) -> None:
         ("POST", "/v1/videos/edits", 501),
         ("POST", "/v1/videos/extensions", 501),
         ("POST", "/v1/videos/characters", 501),
-        ("POST", "/v1/videos/video_gen_x/remix", 501),
+        ("GET", "/v1/videos/characters/c", 501),
         ("POST", "/v1/omni/sleep", 501),
         ("POST", "/v1/chat/completions", 404),
         ("PUT", "/v1/videos", 405),
@@ -200,8 +226,12 @@ def test_absent_endpoints_answer_in_the_error_shape(shared: Server) -> None:
         answer = shared.http.request(method, path)
         assert answer.status_code == status, (method, path, answer.text)
         error = answer.json()["error"]
-        assert set(error) == {"message", "type", "param", "code"}
-        assert error["code"] == status
+        assert set(error) == {"message", "type", "param", "code", "status"}
+        assert error["status"] == status
+        wanted = {400: "invalid_request", 404: "not_found", 405: "method_not_allowed", 501: "not_implemented"}
+        assert error["code"] == wanted[status]
+        assert error["type"] == ("server_error" if status == 501 else "invalid_request_error")
+        assert answer.headers.get("x-should-retry") == ("false" if status == 501 else None)
 
 
 def test_a_wrong_method_is_told_the_right_ones(shared: Server) -> None:
@@ -231,3 +261,62 @@ def test_a_partition_that_is_not_served_is_refused_at_post(tmp_path: Path) -> No
         answer = server.http.post("/v1/videos", json={"prompt": "a ball", "task": "t2va"})
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "task")
         assert "ref2va" in answer.json()["error"]["message"]
+
+
+def test_many_large_pictures_are_refused_before_one_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nine pictures of one colour: 60 kB each, and 3 s of decoding each."""
+    import io
+
+    from PIL import Image
+
+    out = io.BytesIO()
+    Image.new("1", (5760, 5760)).save(out, "PNG")
+    decoded: list[Any] = []
+    monkeypatch.setattr("talkies.media.read.image.read_image", lambda *args, **_: decoded.append(args))
+    with serving(tmp_path) as server:
+        files = [("input_references", (f"{i}.png", out.getvalue(), "image/png")) for i in range(9)]
+        answer = server.http.post("/v1/videos", data={"prompt": "a ball", "task": "ref2va"}, files=files)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (413, "input_references")
+        assert (
+            "image 4: the pictures of a request may have 120000000 pixels in all" in answer.json()["error"]["message"]
+        )
+        assert list((tmp_path / "uploads").iterdir()) == []
+    assert decoded == []
+
+
+def test_where_a_video_starts_is_refused_where_it_was_written(shared: Server) -> None:
+    import base64
+
+    uri = "data:video/mp4;base64," + base64.b64encode(mp4_bytes()).decode()
+    condition = {"type": "video", "uri": uri, "start_time_seconds": 5}
+    for fields, param in (
+        ({"conditions": [condition]}, "conditions[0].start_time_seconds"),
+        ({"video_reference": {"video_url": uri}, "start_time_seconds": 5}, "start_time_seconds"),
+        (
+            {"video_reference": {"video_url": uri}, "extra_params": {"start_time_seconds": [5]}},
+            "extra_params.start_time_seconds",
+        ),
+    ):
+        answer = shared.http.post("/v1/videos", json={"prompt": "a ball", **fields})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+        assert "start_time_seconds=5 is outside the source duration" in answer.json()["error"]["message"]
+
+
+def test_content_of_another_kind_is_named(shared: Server, png: Path) -> None:
+    files = [("input_references", ("clip.mp4", png.read_bytes(), "video/mp4"))]
+    answer = shared.http.post("/v1/videos", data={"prompt": "a ball"}, files=files)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"], error["code"]) == (400, "input_references", "invalid_media")
+    assert "video 1 is not a video: it is a PNG picture" in error["message"]
+
+
+def test_a_picture_too_wide_for_any_canvas_is_the_pictures_fault(shared: Server, tmp_path: Path) -> None:
+    from PIL import Image
+
+    Image.new("RGB", (80, 20), "red").save(tmp_path / "wide.png")  # exactly the ratio that is allowed
+    Image.new("RGB", (20, 81), "red").save(tmp_path / "tall.png")
+    for name, status in (("wide.png", 200), ("tall.png", 400)):
+        files = [("input_reference", (name, (tmp_path / name).read_bytes(), "image/png"))]
+        answer = shared.http.post("/v1/videos", data={"prompt": "a ball"}, files=files)
+        assert answer.status_code == status, answer.text
+    assert answer.json()["error"]["param"] == "input_reference"

@@ -25,13 +25,14 @@ from starlette.websockets import WebSocket
 
 from talkies import __version__
 from talkies.engine.port.service import EngineService
-from talkies.server import errors, routes
+from talkies.server import absent, errors, routes
 from talkies.server.auth import Keys
 from talkies.server.config import ServerConfig
 from talkies.server.errors import NotFound
 from talkies.server.jobs.coordinator import Coordinator
 from talkies.server.middleware import BodyLimit, HostGuard, RequestLog, RootPath
 from talkies.server.openapi import without_422
+from talkies.server.reference_page import REFERENCE_POLICY, reference_page
 from talkies.server.starting import Starting
 from talkies.server.wire import GuardedProtocol, WireLimits
 
@@ -60,7 +61,7 @@ def create_app(service: EngineService, config: ServerConfig) -> FastAPI:
         title="talkies",
         version=__version__,
         lifespan=lifespan,
-        docs_url=None,  # its page loads scripts from elsewhere
+        docs_url=None,  # its page loads scripts from elsewhere; ours is below
         redoc_url=None,
         openapi_url="/openapi.json" if config.serve_openapi else None,
         generate_unique_id_function=_operation_id,
@@ -68,16 +69,17 @@ def create_app(service: EngineService, config: ServerConfig) -> FastAPI:
     app.state.coordinator = coordinator
     app.state.keys = Keys(config.api_keys)
     app.state.created_at = int(time.time())
-    errors.install(app)
+    errors.install(app, coordinator.private.hide)
 
     @app.exception_handler(ClientDisconnect)
     async def _left(_: Request, __: Exception) -> Response:
         return errors.error_response(499, "the client left during the upload", param="body")
 
-    app.include_router(routes.absent)  # before /v1/videos/{video_id}, which would take their names for ids
+    app.include_router(absent.router)  # before /v1/videos/{video_id}, which would take their names for ids
     app.include_router(routes.router)
     app.add_api_websocket_route("/v1/realtime/video", _no_websocket)
     _add_page(app)
+    _add_reference_page(app)
     app.add_middleware(BodyLimit, max_bytes=config.max_body_bytes)
     if not config.api_keys:  # with keys a page of another site has none to send
         names = (*config.server_names, socket.gethostname())
@@ -145,6 +147,18 @@ class HttpServer(uvicorn.Server):
         if app is not None:
             app.state.coordinator.live.close()
         await super().shutdown(sockets)
+
+
+def _add_reference_page(app: FastAPI) -> None:
+    page: list[bytes] = []  # made once: the schema does not change while the server runs
+
+    @app.head("/docs", include_in_schema=False)
+    @app.get("/docs", include_in_schema=False)
+    def docs() -> Response:
+        if not page:
+            page.append(reference_page(app.openapi()).encode())
+        headers = {"Content-Security-Policy": REFERENCE_POLICY, "X-Content-Type-Options": "nosniff"}
+        return Response(page[0], media_type="text/html", headers=headers)
 
 
 def _operation_id(route: APIRoute) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import ssl
@@ -12,7 +13,22 @@ from pathlib import Path
 from talkies.errors import ConfigError
 from talkies.media.fetch.addresses import AllowList
 
+SECRET_PREFIX = "whsec_"  # of Standard Webhooks: what follows is the key in base64
 PIPELINE_CLASS = "MiniMaxH3Pipeline"  # peers' name for what serves this model
+
+
+def signing_key(secret: str) -> bytes:
+    """The key of a webhook secret. Raises ``ConfigError`` for a ``whsec_`` that is not followed by base64."""
+    if not secret.startswith(SECRET_PREFIX):
+        return secret.encode()
+    try:
+        return base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
+    except ValueError:
+        raise ConfigError(
+            f"webhook_secret begins with {SECRET_PREFIX}, but base64 does not follow",
+            hint=f'make one: echo "{SECRET_PREFIX}$(openssl rand -base64 32)"',
+            param="webhook_secret",
+        ) from None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,9 +69,9 @@ class ServerConfig:
                 raise ConfigError(f"{name}={value} is not positive", hint="leave it out to turn it off", param=name)
         if any(not key.strip() or not key.isascii() for key in self.api_keys):
             raise ConfigError("an API key is empty or not ASCII", hint="use a long random ASCII key", param="api_key")
-        if self.webhook_secret is not None and len(self.webhook_secret) < 16:
+        if self.webhook_secret is not None and len(signing_key(self.webhook_secret)) < 16:
             raise ConfigError(
-                "webhook_secret has under 16 characters", hint="use a long random secret", param="webhook_secret"
+                "webhook_secret has under 16 bytes", hint="use a long random secret", param="webhook_secret"
             )
         if self.media_root is not None and not self.media_root.is_dir():
             raise ConfigError(

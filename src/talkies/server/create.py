@@ -22,26 +22,31 @@ from talkies.server.jobs.artifacts import Artifacts
 from talkies.server.jobs.coordinator import Coordinator
 from talkies.server.jobs.record import JobRecord
 from talkies.server.jobs.view import planned_facts
+from talkies.server.remix import remixed
 
 MAX_IDEMPOTENCY_KEY_CHARS = 255
 
 
 async def create_job(
-    request: Request, coordinator: Coordinator, owner: str, *, is_sync: bool
+    request: Request, coordinator: Coordinator, owner: str, *, is_sync: bool = False, remix_of: JobRecord | None = None
 ) -> tuple[JobRecord, bool]:
-    """(job, created). Raises the error tree; leaves no file behind when it does."""
+    """(job, created). ``remix_of``: what the body leaves out is that job's. Raises the error tree; leaves no file
+    behind when it does."""
     coordinator.require_ready()  # before megabytes are uploaded to a server that cannot use them
     key = None if is_sync else _idempotency_key(request)
     body = await read_body(request, max_part_bytes=coordinator.config.max_body_bytes)
     try:
         limits = coordinator.limits
-        aliases = coordinator.config.model_aliases
-        draft = to_draft(body, limits=limits, model_name=coordinator.model_name, model_aliases=aliases)
+        if remix_of is not None:
+            body = remixed(body, remix_of)
+        names = (coordinator.model_name, *coordinator.config.model_aliases, coordinator.service.info.model_name)
+        draft = to_draft(body, limits=limits, model_names=names)
         if is_sync:
             _check_sync(draft)
         # Words alone never wait behind somebody's slow URL.
         intake = request.app.state.intake if draft.sources or draft.webhook_url else None
-        return await to_thread.run_sync(_accept, coordinator, draft, owner, key, is_sync, limiter=intake)
+        source_id = None if remix_of is None else remix_of.id
+        return await to_thread.run_sync(_accept, coordinator, draft, owner, key, is_sync, source_id, limiter=intake)
     finally:
         await request.close()  # the parser's temporary files
 
@@ -60,7 +65,7 @@ def _check_sync(draft: Draft) -> None:
 
 
 def _accept(
-    coordinator: Coordinator, draft: Draft, owner: str, key: str | None, is_sync: bool
+    coordinator: Coordinator, draft: Draft, owner: str, key: str | None, is_sync: bool, remix_of: str | None
 ) -> tuple[JobRecord, bool]:
     artifacts, config, limits = coordinator.artifacts, coordinator.config, coordinator.limits
     folder = Artifacts.new_folder()
@@ -74,12 +79,12 @@ def _accept(
             owner=owner,
             model=coordinator.model_name,
             request=checked.request.to_dict(),
-            facts=planned_facts(checked.request, checked.geometry, limits),
+            facts=planned_facts(checked.request, checked.geometry, limits, remix_of=remix_of),
             warnings=[*draft.warnings, *_snapped(checked), *checked.hints],
             folder=folder,
             num_outputs=checked.request.num_outputs,
             created_at=time.time(),
-            fingerprint=_fingerprint(draft, checked),
+            fingerprint=_fingerprint(draft, checked, remix_of),
             priority=draft.priority,
             is_sync=is_sync,
             return_metrics=draft.return_metrics,
@@ -90,7 +95,8 @@ def _accept(
             record, created = coordinator.submit(record, checked.request)
         return record, created
     except (OSError, sqlite3.OperationalError) as error:
-        raise OutputError(f"the job cannot be stored: {error}", hint="is the data folder's disk full?") from error
+        reason = getattr(error, "strerror", None) or error  # without the file's name
+        raise OutputError(f"the job cannot be stored: {reason}", hint="is the data folder's disk full?") from error
     finally:
         if not created:
             artifacts.drop_inputs(folder)
@@ -113,10 +119,10 @@ def _idempotency_key(request: Request) -> str | None:
     return key
 
 
-def _fingerprint(draft: Draft, checked: Checked) -> str:
-    """Equal for equal requests: files count by content, since their names here are random."""
+def _fingerprint(draft: Draft, checked: Checked, remix_of: str | None) -> str:
+    """Equal for equal requests: files count by content, whatever their names are."""
     request: dict[str, Any] = checked.request.to_dict()
     for condition, digest in zip(request["conditions"], checked.digests, strict=True):
-        condition["uri"] = digest
-    plain = {"request": request, "priority": draft.priority, "webhook": draft.webhook_url}
+        condition |= {"uri": digest, "name": ""}
+    plain = {"request": request, "priority": draft.priority, "webhook": draft.webhook_url, "remix_of": remix_of}
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()

@@ -1,6 +1,10 @@
-"""Errors on the wire. Every answer that is not a job has vLLM's shape:
+"""Errors on the wire. Every answer that is not a job has OpenAI's shape, and the HTTP status once more as a number:
 
-    {"error": {"message": str, "type": str, "param": str | null, "code": int}}
+    {"error": {"message": str, "type": str, "param": str | null, "code": str, "status": int}}
+
+``type`` is one of ``invalid_request_error``, ``rate_limit_error``, ``server_error``; ``code`` is the word of
+:mod:`talkies.errors`. Clients of vLLM go by the status line, those of SGLang, too. ``x-should-retry: false`` tells
+OpenAI's clients which 409 and 5xx stay what they are however often they are sent.
 
 FastAPI's 422 never leaves: a malformed form is a 400 like any other bad value.
 """
@@ -10,7 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any
@@ -54,7 +58,7 @@ class Conflict(InvalidRequest):
 
 class Unauthorized(InvalidRequest):
     http_status = 401
-    code = "unauthorized"
+    code = "invalid_api_key"  # OpenAI's word
 
 
 class Forbidden(InvalidRequest):
@@ -91,21 +95,52 @@ def phrase(status: int) -> str:
         return "Error"
 
 
+# Answers without an exception of ours behind them, by their status.
+_CODES = {
+    400: "invalid_request",
+    401: "invalid_api_key",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    410: "expired",
+    413: "too_large",
+    415: "unsupported_media_type",
+    416: "range_not_satisfiable",
+    429: "queue_full",
+    499: "cancelled",
+    501: "not_implemented",
+    503: "not_ready",
+    504: "timed_out",
+}
+# A conflict stays one; so does what is not implemented; a second try of a clip that took too long takes as long.
+_FINAL = frozenset({409, 501, 504})
+
+
 def error_response(
     status: int,
     message: str,
     *,
-    kind: str | None = None,
+    code: str | None = None,
     param: str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Json:
+    """``code`` is a word of the error tree; one that fits the status where there is none."""
     body = {
         "message": clip(message),
-        "type": kind or phrase(status),
+        "type": type_of(status),
         "param": None if param is None else clip(param, 200),
-        "code": status,
+        "code": code or _CODES.get(status, "internal_error" if status >= 500 else "invalid_request"),
+        "status": status,
     }
-    return Json({"error": body}, status_code=status, headers=dict(headers or {}))
+    final = {"x-should-retry": "false"} if status in _FINAL else {}
+    return Json({"error": body}, status_code=status, headers={**final, **(headers or {})})
+
+
+def type_of(status: int) -> str:
+    """OpenAI's word for a class of errors."""
+    if status == 429:
+        return "rate_limit_error"
+    return "server_error" if status >= 500 else "invalid_request_error"
 
 
 def clip(text: str, limit: int = MAX_MESSAGE_CHARS) -> str:
@@ -120,8 +155,15 @@ def response_of(error: TalkiesError) -> Json:
         headers["Retry-After"] = str(max(1, round(retry_after_s or 5)))
     if error.http_status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    kind = "BadRequestError" if error.http_status == 400 else None
-    return error_response(error.http_status, str(error), kind=kind, param=error.param, headers=headers)
+    return error_response(error.http_status, str(error), code=error.code, param=error.param, headers=headers)
+
+
+def hidden(error: TalkiesError, hide: Callable[[str], str]) -> TalkiesError:
+    """The same error without the server's own paths in what it says."""
+    error.message = hide(error.message)
+    error.hint = error.hint if error.hint is None else hide(error.hint)
+    error.param = error.param if error.param is None else hide(error.param)
+    return error
 
 
 def error_object(error: TalkiesError) -> dict[str, Any]:
@@ -139,12 +181,14 @@ def told_as(names: Mapping[str, str]) -> Iterator[None]:
         raise
 
 
-def install(app: FastAPI) -> None:
+def install(app: FastAPI, hide: Callable[[str], str]) -> None:
+    """``hide`` takes the server's own paths out of what a client reads."""
+
     @app.exception_handler(TalkiesError)
     async def _ours(_: Request, error: TalkiesError) -> Response:
         if error.http_status == 500:  # 501 and 503 are answers, polled every second by load balancers
             log.warning("request failed: %s", error)
-        return response_of(error)
+        return response_of(hidden(error, hide))
 
     @app.exception_handler(sqlite3.OperationalError)
     async def _disk(_: Request, error: sqlite3.OperationalError) -> Response:
@@ -157,7 +201,7 @@ def install(app: FastAPI) -> None:
         where = [str(part) for part in first.get("loc", ())][1:]
         got = "" if "input" not in first else f", got {clip(repr(first['input']), 60)}"
         message = f"{'.'.join(where) or 'request'}: {first.get('msg', 'is not valid')}{got}"
-        return error_response(400, message, kind="BadRequestError", param=".".join(where) or "body")
+        return error_response(400, message, param=".".join(where) or "body")
 
     @app.exception_handler(HTTPException)
     async def _http(request: Request, error: HTTPException) -> Response:
@@ -166,12 +210,11 @@ def install(app: FastAPI) -> None:
             message = f"{request.method} {request.url.path} does not exist"
         elif error.status_code == 405:
             message = f"{request.method} is not allowed on {request.url.path}"
-        kind = "BadRequestError" if error.status_code == 400 else None
         param = "body" if error.status_code == 400 else None
         headers = dict(error.headers or {})
         if error.status_code == 405:
             headers["Allow"] = ", ".join(sorted(_methods(request)))
-        return error_response(error.status_code, message, kind=kind, param=param, headers=headers)
+        return error_response(error.status_code, message, param=param, headers=headers)
 
 
 def _methods(request: Request) -> set[str]:

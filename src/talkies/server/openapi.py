@@ -76,7 +76,7 @@ def _reference(name: str) -> dict[str, Any]:
             ),
         ]
     }
-    return one if name == "input_reference" else {"anyOf": [one, {"type": "array", "items": one}]}
+    return one if name in ("input_reference", "reference_url") else {"anyOf": [one, {"type": "array", "items": one}]}
 
 
 def _extra_params() -> dict[str, Any]:

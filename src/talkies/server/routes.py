@@ -15,11 +15,12 @@ from talkies.server.auth import Keys
 from talkies.server.config import PIPELINE_CLASS
 from talkies.server.create import create_job
 from talkies.server.download import MEDIA_TYPES, Download
-from talkies.server.errors import Json, NotFound, NotImplementedHere, NotProcessable
+from talkies.server.errors import Json, NotFound, NotProcessable
 from talkies.server.jobs.coordinator import Coordinator
 from talkies.server.jobs.record import JobRecord
 from talkies.server.jobs.view import VideoDeleted, VideoJob, VideoList, job_object, poll_after_ms
 from talkies.server.openapi import CREATE_BODY, CREATE_LINKS, responses
+from talkies.server.private import public_name
 
 MAX_PAGE = 100
 DEFAULT_PAGE = 20
@@ -59,7 +60,7 @@ def _job_response(request: Request, record: JobRecord, headers: dict[str, str] |
     responses=responses(400, 401, 403, 409, 413, 415, 429, 503, links=CREATE_LINKS),
 )
 async def create_video(request: Request) -> Response:
-    record, created = await create_job(request, _coordinator(request), _owner(request), is_sync=False)
+    record, created = await create_job(request, _coordinator(request), _owner(request))
     headers = {} if created else {"Idempotent-Replayed": "true"}
     return await run_in_threadpool(_job_response, request, record, headers)
 
@@ -102,6 +103,27 @@ def delete_video(request: Request, video_id: str) -> Response:
     record = _find(request, video_id)
     _coordinator(request).delete(record)
     return Json({"id": record.id, "object": "video.deleted", "deleted": True})
+
+
+@router.post("/v1/videos/{video_id}/cancel", response_model=VideoJob, responses=responses(401, 403, 404, 409, 410))
+def cancel_video(request: Request, video_id: str) -> Response:
+    """Ends the job and keeps its record: ``failed``, with the error code ``cancelled``."""
+    record = _find(request, video_id)
+    return _job_response(request, _coordinator(request).cancel(record))
+
+
+@router.post(
+    "/v1/videos/{video_id}/remix",
+    response_model=VideoJob,
+    openapi_extra={"requestBody": CREATE_BODY},
+    responses=responses(400, 401, 403, 404, 409, 410, 413, 415, 429, 503),
+)
+async def remix_video(request: Request, video_id: str) -> Response:
+    """The same request with another prompt, and whatever else the body names; the seed stays unless it is given."""
+    source = await run_in_threadpool(_find, request, video_id)
+    record, created = await create_job(request, _coordinator(request), source.owner, remix_of=source)
+    headers = {} if created else {"Idempotent-Replayed": "true"}
+    return await run_in_threadpool(_job_response, request, record, headers)
 
 
 @router.head("/v1/videos/{video_id}/content", include_in_schema=False)
@@ -167,7 +189,7 @@ def _model(request: Request, name: str) -> dict[str, Any]:
         "object": "model",
         "created": request.app.state.created_at,
         "owned_by": "talkies",
-        "root": info.model_name,
+        "root": public_name(info.model_name),
         "parent": None,
         "permission": [],
         "limits": _limits(coordinator),
@@ -195,14 +217,15 @@ def _limits(coordinator: Coordinator) -> dict[str, Any]:
     }
 
 
-@router.get("/models", response_model=dict[str, Any])
+@router.get("/models", response_model=dict[str, Any], responses=responses(401))
 def model_info(request: Request) -> Response:
     """SGLang's summary of what is loaded."""
+    _owner(request)
     coordinator = _coordinator(request)
     info = coordinator.service.info
     return Json(
         {
-            "model_path": info.model_name,
+            "model_path": public_name(info.model_name),
             "model_hash": info.model_hash,
             "task_type": list(coordinator.limits.tasks),
             "pipeline_name": "minimax_h3",
@@ -255,32 +278,3 @@ def metrics(request: Request) -> Response:
     if not coordinator.config.serve_metrics:
         raise NotFound("metrics are turned off", hint="start without --disable-log-stats", param="path")
     return Response(coordinator.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-
-def _refusal(path: str, reason: str) -> Any:
-    async def refuse(request: Request) -> Response:
-        _owner(request)
-        raise NotImplementedHere(f"{path} is not available: {reason}", param="path")
-
-    return refuse
-
-
-# Endpoints that clients of other servers know. An answer that says so beats a 404 that looks like a wrong address.
-_ABSENT = {
-    "/v1/videos/edits": "clips cannot be edited yet",
-    "/v1/videos/extensions": "clips cannot be extended yet",
-    "/v1/videos/characters": "use references (task ref2va) for characters",
-    "/v1/videos/{video_id}/remix": "make a new clip with the changed prompt",
-    "/v1/realtime/video": "use GET /v1/videos/{id}/events and /content",
-    "/v1/omni/sleep": "the model stays loaded",
-    "/v1/omni/wakeup": "the model stays loaded",
-    "/v1/set_lora": "no adapters are loaded",
-    "/v1/merge_lora_weights": "no adapters are loaded",
-    "/v1/unmerge_lora_weights": "no adapters are loaded",
-    "/v1/list_loras": "no adapters are loaded",
-    "/start_profile": "no profiler is configured",
-    "/stop_profile": "no profiler is configured",
-}
-absent = APIRouter()
-for _path, _reason in _ABSENT.items():
-    absent.add_api_route(_path, _refusal(_path, _reason), methods=["GET", "POST"], include_in_schema=False)

@@ -29,12 +29,13 @@ async def run(request: Request, coordinator: Coordinator, owner: str) -> Respons
         current = await _wait(request, coordinator, record, watcher)
         if current is None:
             # Nobody reads this answer unless an operator removed the job.
-            return error_response(499, "the request was cancelled", kind="Cancelled")
+            return error_response(499, "the request was cancelled")
         if current.status == "failed":
             error = current.error or {}
             status = int(error.get("status", 500))
             message, param = str(error.get("message", "failed")), error.get("param")
-            return error_response(status, message, param=param, headers={"X-Request-Id": current.id})
+            code, headers = error.get("code"), {"X-Request-Id": current.id}
+            return error_response(status, message, code=code, param=param, headers=headers)
         answered = True
         return _answer(coordinator, current)
     finally:

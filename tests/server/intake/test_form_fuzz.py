@@ -65,7 +65,7 @@ def judge(app: Any, answer: httpx.Response) -> None:
     assert answer.status_code < 500, answer.text
     if answer.status_code != 200:
         error = answer.json()["error"]
-        assert set(error) == {"message", "type", "param", "code"}
+        assert set(error) == {"message", "type", "param", "code", "status"}
         assert len(answer.content) < 20_000  # a hostile value is not sent back whole
         uploads = app.state.coordinator.config.uploads
         assert not uploads.exists() or not [p for p in uploads.rglob("*") if p.is_file()]

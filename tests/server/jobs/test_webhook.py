@@ -54,7 +54,10 @@ def test_the_end_of_a_job_is_posted_and_signed(receiver: Any, tmp_path: Path) ->
         digest = hmac.new(SECRET.encode(), signed, hashlib.sha256).digest()
         assert headers["webhook-signature"] == "v1," + base64.b64encode(digest).decode()
         assert headers["webhook-id"] == job["id"]
-        assert json.loads(body)["status"] == "completed"
+        event = json.loads(body)
+        assert (event["object"], event["type"], event["id"]) == ("event", "video.completed", f"evt_{job['id']}")
+        assert (event["data"]["id"], event["data"]["status"]) == (job["id"], "completed")
+        assert event["created_at"] == event["data"]["completed_at"]
         until(lambda: server.coordinator.store.peek(job["id"]).webhook_state == "delivered")  # type: ignore[union-attr]
 
 
@@ -68,8 +71,9 @@ def test_an_undelivered_webhook_is_sent_again_after_a_restart(
         until(lambda: received)
     with serving(tmp_path, webhook_secret=SECRET, allow_hosts=("127.0.0.1",)):
         until(lambda: len(received) == 2)
-    assert json.loads(received[1][1])["id"] == job["id"]
-    assert json.loads(received[1][1])["error"]["code"] == "non_finite"
+    event = json.loads(received[1][1])
+    assert (event["type"], event["data"]["id"]) == ("video.failed", job["id"])
+    assert event["data"]["error"]["code"] == "non_finite"
 
 
 def test_a_receiver_that_wants_no_more_is_not_asked_again(

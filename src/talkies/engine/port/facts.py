@@ -40,6 +40,7 @@ class Facts:
     path: str | None = None  # the file, where there is one
     queue_wait_s: float | None = None  # of a job, from its acceptance to its first stage
     took_s: float | None = None  # of a job, from its first stage to its end
+    remix_of: str | None = None  # the job that this one was made from
 
     @classmethod
     def of(cls, request: VideoRequest, geometry: Geometry, *, num_forwards: int) -> Facts:

@@ -48,6 +48,8 @@ TOP_LEVEL: dict[str, str] = {
     "image_reference": "reference",
     "video_reference": "reference",
     "audio_reference": "reference",
+    "reference_url": "reference",
+    "record_inputs": "boolean",
     "priority": "integer",
     "webhook_url": "text",
     "return_stage_metrics": "boolean",
@@ -63,6 +65,21 @@ NO_EFFECT: dict[str, tuple[str, str]] = {
     "generate_sound": ("boolean", "sound is always made; use audio=false for a file without it"),
     "sound_duration": ("number", "the sound is as long as the picture"),
     "user": ("text", "jobs belong to their API key"),
+    "response_format": ("text", "the answer is a job, and its clip is fetched from /v1/videos/{id}/content"),
+    "output_quality": ("text", "the encoder's options are the operator's"),
+    "output_compression": ("integer", "the encoder's options are the operator's"),
+    "video_codec_options": ("object", "the encoder's options are the operator's"),
+    "preencode_mp4": ("boolean", "the MP4 is always encoded while the picture decodes"),
+    "preencode_batch_frames": ("integer", "the MP4 is always encoded while the picture decodes"),
+    "pad_seq_len": ("integer", "the engine chooses its own padding"),
+    "max_sequence_length": ("integer", "no prompt is cut: one over the limit is refused"),
+    "generator_device": ("text", "noise is the same on every device"),
+    "enable_teacache": ("boolean", "no step cache is active: every forward is computed"),
+    "force_refresh_step_hint": ("integer", "no step cache is active: every forward is computed"),
+    "force_refresh_step_policy": ("text", "no step cache is active: every forward is computed"),
+    "profile": ("boolean", "stage times are in the job's stage_durations"),
+    "num_profiled_timesteps": ("integer", "stage times are in the job's stage_durations"),
+    "profile_all_stages": ("boolean", "stage times are in the job's stage_durations"),
 }
 
 # Known names of other servers whose effect does not exist here. A value that asks for nothing is accepted.
@@ -81,17 +98,28 @@ REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
     "long_video_mode": ((), "clips over the model's length are not made"),
     "continuation_window_frames": ((), "clips over the model's length are not made"),
     "continuation_overlap_frames": ((), "clips over the model's length are not made"),
-    "pad_seq_len": ((), "the engine chooses its own padding"),
-    "preencode_mp4": ((False,), "the engine always encodes while it decodes"),
-    "preencode_batch_frames": ((), "the engine always encodes while it decodes"),
-    "video_codec_options": ((), "the encoder's options are the operator's"),
-    "force_refresh_step_hint": ((), "no step cache is active"),
-    "force_refresh_step_policy": ((), "no step cache is active"),
+    "enable_upscaling": ((False,), "the picture is as large as the model makes it"),
+    "upscaling_model_path": ((), "a request cannot name weights on the server"),
+    "upscaling_scale": ((1, 4), "the picture is as large as the model makes it"),
+    "rollout": ((False,), "the sampler is deterministic"),
+    "rollout_sde_type": (("sde",), "the sampler is deterministic"),
+    "video_path": ((), "a request cannot name a server path"),
+    **{f"{kind}_url": ((), "a reference says what it is for") for kind in ("image", "video", "audio")},
     "source_video": ((), "latent editing is not available"),
     "source_audio": ((), "latent editing is not available"),
     "video_noise_mask": ((), "latent editing is not available"),
     "audio_noise_mask": ((), "latent editing is not available"),
     "diffusers_kwargs": ((), "use the documented fields"),
+}
+
+# Where what was asked for can be had all the same; of the others the way out is to leave them out.
+WAYS_OUT: dict[str, str] = {
+    "video_path": "give the video as input_reference or in conditions",
+    **{
+        f"{kind}_url": f'use {kind}_reference={{"{kind}_url": ...}} or conditions'
+        for kind in ("image", "video", "audio")
+    },
+    "lora": "leave it out, or serve weights that have it merged",
 }
 
 # Names inside extra_params that stand for a top-level field. They win over it, as they do in vLLM-Omni.
@@ -116,6 +144,7 @@ EXTRA_PARAMS: dict[str, str] = {
     "quality": "quality",
     "fit": "fit",
     "audio": "audio",
+    "record_inputs": "record_inputs",
 }
 
 TARGET: dict[str, str] = {
@@ -157,5 +186,7 @@ def refuse(name: str, value: object, *, where: str = "") -> None:
     if asks_nothing or as_text:
         return
     raise InvalidRequest(
-        f"{name} is not available: {reason}", hint="leave it out", param=f"{where}.{name}" if where else name
+        f"{name} is not available: {reason}",
+        hint=WAYS_OUT.get(name, "leave it out"),
+        param=f"{where}.{name}" if where else name,
     )

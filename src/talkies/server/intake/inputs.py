@@ -12,15 +12,18 @@ import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
-from talkies.errors import InvalidRequest, MediaError, TooLarge
+from talkies.errors import MediaError, TooLarge
 from talkies.h3.clip_plan import plan
 from talkies.h3.geometry import Geometry, Limits
 from talkies.request import Kind, Task, VideoRequest
 from talkies.server.config import ServerConfig
-from talkies.server.intake.references import Source
+from talkies.server.intake.references import Source, blamed_on
 from talkies.server.intake.schema import Draft
+
+if TYPE_CHECKING:  # they bring PyAV, which a server without references never needs
+    from talkies.media.read.limits import MediaLimits, ReferenceTotals
 
 MAX_BYTES: dict[Kind, int] = {"image": 30 << 20, "video": 50 << 20, "audio": 15 << 20}
 RELEASED_SHORT_EDGE = 768  # the hosted API's limits belong to the released canvas; smaller models take smaller files
@@ -51,7 +54,7 @@ def materialize(draft: Draft, *, folder: Path, config: ServerConfig, limits: Lim
     paths, digests = [], []
     for source, label in zip(draft.sources, _labels(draft.sources), strict=True):
         path = folder / secrets.token_hex(16)
-        with _blaming(source.field):
+        with blamed_on(source):
             digests.append(_spool(source, path, label, config))
         paths.append(path)
     aspect, kinds = _check_all(draft.sources, paths, limits)
@@ -65,20 +68,6 @@ def _hints(request: VideoRequest, kinds: list[tuple[Kind, bool]]) -> tuple[str, 
     from talkies.media.prompt_hints import prompt_hints
 
     return tuple(prompt_hints(request.prompt, kinds, need_roles=request.resolved_task is Task.REF2VA))
-
-
-class _blaming:  # reads as a statement
-    """Errors inside name ``field`` in ``param``, as the client wrote it; start_time_seconds stays what it is."""
-
-    def __init__(self, field: str) -> None:
-        self._field = field
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, InvalidRequest) and error.param != "start_time_seconds":
-            error.param = self._field
 
 
 def _labels(sources: tuple[Source, ...]) -> list[str]:
@@ -96,37 +85,50 @@ def _check_all(
     from talkies.media.read.video import read_video
 
     rules = media.MediaLimits() if limits.canvas_short_edge >= RELEASED_SHORT_EDGE else media.MediaLimits.loose()
-    aspect: float | None = None
     totals = media.ReferenceTotals(limits=rules)
-    kinds: list[tuple[Kind, bool]] = []
-    for source, path, label in zip(sources, paths, _labels(sources), strict=True):
-        has_sound = source.kind == "audio"
-        with _blaming(source.field):
+    labels = _labels(sources)
+    # All headers before the first pixel: what they ask for together is known, and refused, before any of it is paid.
+    kinds = []
+    for source, path, label in zip(sources, paths, labels, strict=True):
+        with blamed_on(source):
+            kinds.append((source.kind, _check_headers(source, path, label, rules, totals, limits)))
+    aspect: float | None = None
+    for source, path, label in zip(sources, paths, labels, strict=True):
+        with blamed_on(source):
             if source.kind == "image":
-                media.check_image(path, rules, name=label)
                 height, width = read_image(path, name=label).shape[:2]  # decoded: damage is found now
                 if source.role != "reference" and aspect is None:
                     aspect = width / height
             elif source.kind == "video":
-                info = media.check_video(path, rules, name=label, start_time_s=source.start_time_s, totals=totals)
-                has_sound = info.audio is not None
-                if source.require_sound and info.audio is None:
-                    raise MediaError(f"{label} has no sound, which type video_audio needs", hint="use type video")
-                length_s = (info.video.duration_s if info.video else info.duration_s) - source.start_time_s
-                shortest_s = (limits.clip_frames + limits.tail_frames) / limits.fps
-                if length_s < shortest_s - rules.slack_s:
-                    raise MediaError(
-                        f"{label} has {length_s:.2f} s to read, under the {shortest_s:.2f} that can be encoded",
-                        hint="use a longer video",
-                    )
                 # A header can promise frames that the file does not have.
-                one_frame_s = 1 / limits.fps
-                start_s = source.start_time_s
+                start_s, one_frame_s = source.start_time_s, 1 / limits.fps
                 read_video(path, max_seconds=one_frame_s, start_time_s=start_s, with_audio=False, name=label)
-            else:
-                media.check_audio(path, rules, name=label, totals=totals)
-        kinds.append((source.kind, has_sound))
     return aspect, kinds
+
+
+def _check_headers(
+    source: Source, path: Path, label: str, rules: MediaLimits, totals: ReferenceTotals, limits: Limits
+) -> bool:
+    """Raises ``MediaError`` and ``TooLarge``. Returns whether it has sound."""
+    from talkies.media.read import limits as media
+
+    if source.kind == "image":
+        media.check_image(path, rules, name=label, totals=totals)
+        return False
+    if source.kind == "audio":
+        media.check_audio(path, rules, name=label, totals=totals)
+        return True
+    info = media.check_video(path, rules, name=label, start_time_s=source.start_time_s, totals=totals)
+    if source.require_sound and info.audio is None:
+        raise MediaError(f"{label} has no sound, which type video_audio needs", hint="use type video")
+    length_s = (info.video.duration_s if info.video else info.duration_s) - source.start_time_s
+    shortest_s = (limits.clip_frames + limits.tail_frames) / limits.fps
+    if length_s < shortest_s - rules.slack_s:
+        raise MediaError(
+            f"{label} has {length_s:.2f} s to read, under the {shortest_s:.2f} that can be encoded",
+            hint="use a longer video",
+        )
+    return info.audio is not None
 
 
 def _spool(source: Source, path: Path, label: str, config: ServerConfig) -> str:

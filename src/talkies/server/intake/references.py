@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.datastructures import UploadFile
 
 from talkies.errors import InvalidRequest
+from talkies.files.paths import own_name
 from talkies.media.reference_kinds import kind_of_file, kind_of_head, kind_of_uri
 from talkies.request import Kind, Role, Task
 from talkies.server.intake import fields
 from talkies.server.intake.body import Body
-from talkies.server.intake.coerce import coerce, kind_of, parse_json
+from talkies.server.intake.coerce import coerce, kind_of, parse_json, shown
 
 JSON_FIELDS: dict[str, Kind] = {"image_reference": "image", "video_reference": "video", "audio_reference": "audio"}
+ANY_FIELDS = ("input_references", "input_reference", "reference_url")  # one file or URL of any kind, or several
 URL_KEYS: dict[str, Kind] = {"image_url": "image", "video_url": "video", "audio_url": "audio"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """One picture, video or sound as the client named it: an upload, or a URI. ``field`` is what errors point at."""
+    """One picture, video or sound as the client named it: an upload, or a URI.
+
+    ``field`` is what errors point at, ``start_field`` those about its start; ``name`` is what its owner calls it."""
 
     kind: Kind
     field: str
+    start_field: str = "start_time_seconds"
+    name: str = ""
     upload: UploadFile | None = None
     uri: str = ""
     role: Role = "reference"
@@ -31,28 +39,44 @@ class Source:
     require_sound: bool = False
 
 
+@contextmanager
+def blamed_on(source: Source) -> Iterator[None]:
+    """Errors inside name in ``param`` what the client wrote: the reference, or the start or role given to it."""
+    try:
+        yield
+    except InvalidRequest as error:
+        if error.param == "start_time_seconds":
+            error.param = source.start_field
+        elif error.param == "conditions.role" and source.field.startswith("conditions["):
+            error.param = f"{source.field}.role"
+        else:
+            error.param = source.field
+        raise
+
+
 def collect(body: Body) -> list[Source]:
     """Raises ``InvalidRequest`` for fields that exclude each other and for shapes that name no file."""
     values = body.values
-    given = [name for name in (*JSON_FIELDS, "input_reference", "input_references") if _present(values.get(name))]
+    given = [name for name in (*JSON_FIELDS, *ANY_FIELDS) if _present(values.get(name))]
     if _present(values.get("conditions")):
         if given:
             raise _excludes("conditions", given[0])
         conditions = coerce("conditions", "list", values["conditions"], form=body.form)
         return [_condition(i, c, body.form) for i, c in enumerate(conditions)]
-    for name in ("input_references", "input_reference"):
+    for name in ANY_FIELDS:
         if name in given:
             clash = [other for other in given if other not in (name, "audio_reference")]
             if clash:
                 raise _excludes(name, clash[0])
     sources: list[Source] = []
-    for name in ("input_references", "input_reference"):
+    for name in ANY_FIELDS:
         if name in given:
-            sources += [_any(name, item) for item in _items(name, values[name])]
-    if "input_reference" in given and len(sources) > 1:
-        raise InvalidRequest(
-            f"input_reference takes one file, got {len(sources)}", hint="use input_references", param="input_reference"
-        )
+            # SGLang's reference_url is a picture's; a suffix or MIME type may say otherwise.
+            fallback: Kind = "image" if name == "reference_url" else "video"
+            sources += [_any(name, item, fallback) for item in _items(name, values[name])]
+    for name in ANY_FIELDS[1:]:
+        if name in given and len(sources) > 1:
+            raise InvalidRequest(f"{name} takes one file, got {len(sources)}", hint="use input_references", param=name)
     for name, kind in JSON_FIELDS.items():
         if name in given:
             sources += [_url_object(name, item, kind) for item in _items(name, values[name])]
@@ -89,8 +113,10 @@ def assign_roles(sources: list[Source], task: Task, frame_indices: list[int] | N
     return [replace(s, role=_role_of_index(next(roles))) if s.kind == "image" else s for s in sources]
 
 
-def assign_start_times(sources: list[Source], times: float | list[float] | None) -> list[Source]:
-    """One start per reference video, in order."""
+def assign_start_times(
+    sources: list[Source], times: float | list[float] | None, *, field: str = "start_time_seconds"
+) -> list[Source]:
+    """One start per reference video, in order. ``field`` is where the client wrote them."""
     if times is None:
         return sources
     videos = [s for s in sources if s.kind == "video"]
@@ -102,7 +128,7 @@ def assign_start_times(sources: list[Source], times: float | list[float] | None)
             param="start_time_seconds",
         )
     starts = iter(listed)
-    return [replace(s, start_time_s=next(starts)) if s.kind == "video" else s for s in sources]
+    return [replace(s, start_time_s=next(starts), start_field=field) if s.kind == "video" else s for s in sources]
 
 
 def _present(value: Any) -> bool:
@@ -120,21 +146,21 @@ def _items(name: str, value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _any(name: str, item: Any) -> Source:
+def _any(name: str, item: Any, fallback: Kind) -> Source:
     if isinstance(item, UploadFile):
         # A client that is handed bytes names them "upload" and knows no type.
-        kind = kind_of_file(item.content_type, item.filename) or kind_of_head(item.file.read(12)) or "video"
-        return Source(kind=kind, field=name, upload=item)
+        kind = kind_of_file(item.content_type, item.filename) or kind_of_head(item.file.read(12)) or fallback
+        return Source(kind=kind, field=name, upload=item, name=own_name(item.filename or ""))
     if isinstance(item, str):
         if item.lstrip().startswith("{"):
             return _url_object(name, parse_json(name, item), None)
-        return Source(kind=kind_of_uri(item) or "video", field=name, uri=item)
+        return Source(kind=kind_of_uri(item) or fallback, field=name, uri=item, name=own_name(item))
     return _url_object(name, item, None)
 
 
 def _url_object(name: str, item: Any, kind: Kind | None) -> Source:
     if isinstance(item, str) and kind is not None:
-        return Source(kind=kind, field=name, uri=item)
+        return Source(kind=kind, field=name, uri=item, name=own_name(item))
     if not isinstance(item, dict):
         what = f'{{"{kind or "image"}_url": ...}}'
         raise InvalidRequest(f"{name} must be {what}, got {kind_of(item)}", param=name)
@@ -152,14 +178,14 @@ def _url_object(name: str, item: Any, kind: Kind | None) -> Source:
         url = url["url"]  # the chat API's spelling
     if not isinstance(url, str) or not url:
         raise InvalidRequest(f"{name}.{keys[0]} must be a URL, got {kind_of(url)}", param=name)
-    return Source(kind=allowed[keys[0]], field=name, uri=url)
+    return Source(kind=allowed[keys[0]], field=name, uri=url, name=own_name(url))
 
 
 def _condition(index: int, item: Any, form: bool) -> Source:
     """SGLang's condition object, the shape of the model card's own scripts."""
     where = f"conditions[{index}]"
     if not isinstance(item, dict):
-        raise InvalidRequest(f"{where}: expected an object, got {kind_of(item)}", param="conditions")
+        raise InvalidRequest(f"{where}: expected an object, got {kind_of(item)}", param=where)
     for name in item:
         if name not in fields.CONDITION:
             raise fields.unknown(str(name), fields.CONDITION, where=where)
@@ -171,24 +197,29 @@ def _condition(index: int, item: Any, form: bool) -> Source:
     kinds: dict[str, Kind] = {"image": "image", "video": "video", "video_audio": "video", "audio": "audio"}
     if value.get("type") not in kinds:
         raise InvalidRequest(
-            f"{where}.type={value.get('type')!r} is unknown", hint="use one of " + ", ".join(kinds), param="conditions"
+            f"{where}.type={shown(value['type'])} is unknown" if "type" in value else f"{where}.type is missing",
+            hint="use one of " + ", ".join(kinds),
+            param=f"{where}.type",
         )
     if not value.get("uri"):
-        raise InvalidRequest(f"{where}.uri is missing", hint="give http(s)://, file:// or data:", param="conditions")
+        raise InvalidRequest(f"{where}.uri is missing", hint="give http(s)://, file:// or data:", param=f"{where}.uri")
     role: Role = "reference"
     wanted = value.get("role", "keyframe" if "frame_index" in value else "reference")
     if wanted == "keyframe":
         role = _role_of_index(value.get("frame_index", 0), f"{where}.frame_index")
     elif wanted != "reference":
         raise InvalidRequest(
-            f"{where}.role={wanted!r} is unknown", hint="use keyframe or reference", param="conditions"
+            f"{where}.role={shown(wanted)} is unknown", hint="use keyframe or reference", param=f"{where}.role"
         )
     elif "frame_index" in value:
-        raise InvalidRequest(f"{where}: a reference has no frame_index", hint="use role keyframe", param="conditions")
+        name = f"{where}.frame_index"
+        raise InvalidRequest(f"{where}: a reference has no frame_index", hint="use role keyframe", param=name)
     return Source(
         kind=kinds[value["type"]],
         field=where,
+        start_field=f"{where}.start_time_seconds",
         uri=value["uri"],
+        name=own_name(value["uri"]),
         role=role,
         start_time_s=value.get("start_time_seconds", 0.0),
         require_sound=value["type"] == "video_audio",

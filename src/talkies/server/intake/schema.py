@@ -6,7 +6,7 @@ this model, is a warning of the job; a field that nobody knows is a 400.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,8 @@ from talkies.server.intake import fields, references
 from talkies.server.intake.body import Body
 from talkies.server.intake.coerce import coerce, shown
 from talkies.server.intake.references import Source
-from talkies.values import MAX_SIGMAS, MIN_SIGMAS, check_integer, parse_ratio, parse_size
+from talkies.server.intake.sampling import sampling
+from talkies.values import parse_ratio, parse_size
 
 MAX_PRIORITY = 100
 MAX_WEBHOOK_URL_CHARS = 2048
@@ -39,17 +40,17 @@ class Draft:
     return_metrics: bool = False
 
 
-def to_draft(body: Body, *, limits: Limits, model_name: str, model_aliases: tuple[str, ...] = ()) -> Draft:
-    """Raises ``InvalidRequest`` with ``param`` set."""
-    return _Reader(body, limits, model_name, model_aliases).draft()
+def to_draft(body: Body, *, limits: Limits, model_names: Sequence[str]) -> Draft:
+    """``model_names``: what the model is called, and other names it may be given. Raises ``InvalidRequest`` with
+    ``param`` set."""
+    return _Reader(body, limits, model_names).draft()
 
 
 @dataclass
 class _Reader:
     body: Body
     limits: Limits
-    model_name: str
-    model_aliases: tuple[str, ...]
+    model_names: Sequence[str]
     warnings: list[str] = field(default_factory=list)
     flat: dict[str, Any] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
@@ -62,12 +63,16 @@ class _Reader:
             task, sources = self._task_and_sources()
             if sources and not self.flat.get("conditions"):
                 self.names["conditions"] = sources[0].field
+            if sources and task is None and "task" not in self.flat:
+                self.names["task"] = sources[0].field  # what made it the task that it is
+            if sources and "aspect_ratio" not in self.flat:
+                self.names["aspect_ratio"] = sources[0].field  # a canvas that nobody named follows the first picture
             request = VideoRequest(
                 prompt=self._prompt(),
                 task=task,
                 target=self._canvas_and_length(target),
                 conditions=tuple(placeholder(i, s) for i, s in enumerate(sources)),
-                **self._sampling(),
+                **sampling(self.flat, self.names, form=self.body.form),
             )
         return Draft(
             request=request,
@@ -108,10 +113,10 @@ class _Reader:
             else:
                 raise fields.unknown(str(name), [*fields.TOP_LEVEL, *fields.NO_EFFECT])
         model = self.flat.get("model")
-        if model is not None and model not in (self.model_name, *self.model_aliases):
+        if model is not None and model not in self.model_names:
             raise InvalidRequest(
-                f"Model mismatch: this server serves {self.model_name!r}, not {shown(model)}",
-                hint=f"use {self.model_name!r} or leave model out",
+                f"Model mismatch: this server serves {self.model_names[0]!r}, not {shown(model)}",
+                hint=f"use {self.model_names[0]!r} or leave model out",
                 param="model",
             )
         self._merge("video_params", fields.VIDEO_PARAMS, wins=False)
@@ -199,7 +204,8 @@ class _Reader:
         if isinstance(indices, int):
             indices = [indices]
         sources = references.assign_roles(sources, resolved, indices, explicit=explicit)
-        sources = references.assign_start_times(sources, self.flat.get("start_time_seconds"))
+        starts, start_field = self.flat.get("start_time_seconds"), self.names.get("start_time_seconds")
+        sources = references.assign_start_times(sources, starts, field=start_field or "start_time_seconds")
         return (task if task is not None or not sources else resolved), sources
 
     def _infer(self, sources: list[Source], explicit: bool) -> Task:
@@ -219,6 +225,10 @@ class _Reader:
                 self.warnings.append("width and height are ignored: size wins")
             width, height = sides
             self.names |= {"width": "size", "height": "size"}
+        elif width is not None:
+            self.names["size"] = self.names.get("width", "width")
+        elif "aspect_ratio" in self.flat:
+            self.names["size"] = self.names.get("aspect_ratio", "aspect_ratio")
         aspect = self.flat.get("aspect_ratio")
         if aspect is not None and aspect not in ("auto", "adaptive"):
             parse_ratio(aspect)
@@ -234,58 +244,9 @@ class _Reader:
         if seconds is not None and num_frames is not None:
             self.warnings.append("num_frames is ignored: the duration wins")
             num_frames = None
+        if seconds is not None:  # what is said of the frames is said of the duration that became them
+            self.names["num_frames"] = self.names.get("seconds", "seconds")
         return Target(width=width, height=height, aspect=aspect, seconds=seconds, num_frames=num_frames)
-
-    def _sampling(self) -> dict[str, Any]:
-        out: dict[str, Any] = {}
-        for name, attribute in (
-            ("flow_shift", "video_shift"),
-            ("audio_flow_shift", "audio_shift"),
-            ("quality", "quality"),
-            ("fit", "fit"),
-            ("audio", "audio"),
-            ("sigmas", "sigmas"),
-            ("num_inference_steps", "num_sigmas"),
-        ):
-            if name in self.flat:
-                out[attribute] = self.flat[name]
-        forwards = self.flat.get("num_forwards")
-        if forwards is not None:
-            if out.get("num_sigmas", forwards + 1) != forwards + 1:
-                raise InvalidRequest(
-                    f"num_forwards={forwards} is num_inference_steps={forwards + 1}, got {out['num_sigmas']}",
-                    hint="give one of them",
-                    param="num_forwards",
-                )
-            check_integer("num_forwards", forwards, MIN_SIGMAS - 1, MAX_SIGMAS - 1)
-            out["num_sigmas"] = forwards + 1
-            self.names["num_inference_steps"] = self.names.get("num_forwards", "num_forwards")
-        if "sigmas" in out:
-            form = self.body.form
-            out["sigmas"] = tuple(coerce("sigmas", "number", value, form=form) for value in out["sigmas"])
-        out["num_outputs"] = self._num_outputs()
-        if "seed" in self.flat:
-            out["seed"] = self._seed(self.flat["seed"], out)
-        return out
-
-    def _num_outputs(self) -> int:
-        n, full = self.flat.get("n"), self.flat.get("num_outputs_per_prompt")
-        if n is not None and full is not None and n != full:
-            raise InvalidRequest(f"n={n} and num_outputs_per_prompt={full} differ", hint="give one of them", param="n")
-        if full is None and n is not None:
-            self.names["num_outputs_per_prompt"] = "n"
-        return next((value for value in (full, n) if value is not None), 1)
-
-    def _seed(self, seed: int | list[int], out: dict[str, Any]) -> int:
-        if isinstance(seed, int):
-            return seed
-        if not seed or len(seed) != out["num_outputs"] or seed != list(range(seed[0], seed[0] + len(seed))):
-            raise InvalidRequest(
-                "a list of seeds must count up by one, one per output",
-                hint="give the first seed: output i uses seed + i",
-                param="seed",
-            )
-        return seed[0]
 
     def _priority(self) -> int:
         value = self.flat.get("priority", 0)
@@ -302,10 +263,12 @@ class _Reader:
 
 def placeholder(index: int, source: Source) -> Condition:
     """A condition that stands for a source not yet on disk, so that structure is checked before bytes are moved."""
-    return Condition(
-        kind=source.kind,
-        uri=f"source:{index}",
-        role=source.role,
-        start_time_s=source.start_time_s,
-        require_sound=source.require_sound,
-    )
+    with references.blamed_on(source):
+        return Condition(
+            kind=source.kind,
+            uri=f"source:{index}",
+            role=source.role,
+            start_time_s=source.start_time_s,
+            require_sound=source.require_sound,
+            name=source.name,
+        )

@@ -18,7 +18,7 @@ from talkies.errors import InvalidRequest, NotReady, TalkiesError
 from talkies.request import VideoRequest
 from talkies.server.auth import ANONYMOUS, owner_of
 from talkies.server.config import ServerConfig
-from talkies.server.errors import error_object
+from talkies.server.errors import Conflict, error_object
 from talkies.server.jobs.admission import Admission
 from talkies.server.jobs.artifacts import Artifacts
 from talkies.server.jobs.data_folder import usable
@@ -28,8 +28,10 @@ from talkies.server.jobs.record import JobRecord
 from talkies.server.jobs.store import JobStore
 from talkies.server.jobs.webhook import Webhooks
 from talkies.server.metrics import Metrics, gauges
+from talkies.server.private import PrivatePaths, public_name
 
 log = logging.getLogger(__name__)
+CANCELLED = {"code": "cancelled", "message": "cancelled on request", "param": None, "status": 499}
 MAX_ATTEMPTS = 5  # crashes of the server while one job ran; a job that kills it must not do so for ever
 
 
@@ -47,7 +49,8 @@ class Coordinator:
             self.store.close()
             raise
         self.live = Live(service.info.policy, root_path=config.root_path)
-        self.model_name = config.served_model_name or service.info.model_name
+        self.model_name = config.served_model_name or public_name(service.info.model_name)
+        self.private = PrivatePaths(config, service.info.model_name)
         self.metrics = Metrics(self.model_name)
         self.metrics.gauges(self._gauges)
         self.webhooks = Webhooks(config, self._webhook_result)
@@ -60,6 +63,7 @@ class Coordinator:
             store=self.store,
             artifacts=self.artifacts,
             live=self.live,
+            hide=self.private.hide,
             metrics=self.metrics,
             webhooks=self.webhooks,
             closing=self._closing,
@@ -163,6 +167,27 @@ class Coordinator:
         else:
             self.follower.settle_again(record.id)
 
+    def cancel(self, record: JobRecord) -> JobRecord:
+        """Ends a job and keeps its record, as failed with the code ``cancelled``: the contract has four status words,
+        and clients poll until one of two. One that is cancelled already is returned as it is.
+
+        Raises ``Conflict`` for a job that ended otherwise.
+        """
+        ended = self.store.fail(record.id, CANCELLED, ttl_s=self.config.ttl_s)
+        if ended is None:
+            now = self.store.get(record.id, record.owner)
+            if now.error is not None and now.error.get("code") == CANCELLED["code"]:
+                return now
+            raise Conflict(f"Video {record.id} has ended: {now.status}", hint="DELETE removes it", param="video_id")
+        self.metrics.event("cancelled")
+        if self.follower.follows(record.id):
+            self.service.cancel(record.id)  # its files go when the engine says that it has stopped
+        else:
+            self.artifacts.drop(record.folder)
+        self.follower.call_webhook(ended)
+        self.live.end(record.id, "done")
+        return ended
+
     def close(self) -> None:
         """Running jobs stay in the store and go on after the next start."""
         self._closing.set()
@@ -188,8 +213,9 @@ class Coordinator:
             demand=demand,
         )
         self.service.submit(job)
-        if self.store.peek(record.id) is None:
-            self.service.cancel(record.id)  # deleted between insert and submit
+        stored = self.store.peek(record.id)
+        if stored is None or stored.ended:
+            self.service.cancel(record.id)  # deleted or cancelled between insert and submit
 
     def _webhook_result(self, job_id: str, result: str) -> None:
         self.metrics.webhook(result)

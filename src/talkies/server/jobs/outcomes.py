@@ -10,11 +10,13 @@ import logging
 import sqlite3
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import structlog
 
+from talkies.engine.port.facts import Facts
 from talkies.engine.port.service import RESTARTING, JobEvent
 from talkies.errors import TalkiesError
 from talkies.server.config import ServerConfig
@@ -23,7 +25,7 @@ from talkies.server.jobs.artifacts import Artifacts
 from talkies.server.jobs.live import Live
 from talkies.server.jobs.record import JobRecord
 from talkies.server.jobs.store import JobStore
-from talkies.server.jobs.view import job_object
+from talkies.server.jobs.view import event_object
 from talkies.server.jobs.webhook import Webhooks
 from talkies.server.metrics import Metrics
 
@@ -41,11 +43,13 @@ class Follower:
         store: JobStore,
         artifacts: Artifacts,
         live: Live,
+        hide: Callable[[str], str],
         metrics: Metrics,
         webhooks: Webhooks,
         closing: threading.Event,
     ) -> None:
         self._config, self._store, self._artifacts, self._live = config, store, artifacts, live
+        self._hide = hide
         self._metrics, self._webhooks, self._closing = metrics, webhooks, closing
         self._lock = threading.Lock()
         self._folders: dict[str, str] = {}  # job -> folder, while the engine may still write to it
@@ -122,7 +126,7 @@ class Follower:
             self._live.update(event.job_id, begun_at=now)
             waited_s = None if state.accepted_at is None else round(now - state.accepted_at, 3)
             planned = self._store.peek(event.job_id)
-            facts = event.facts or (planned.facts if planned is not None else None)
+            facts = None if planned is None else self._facts(event, planned.facts)
             record = self._store.start(event.job_id, facts and replace(facts, queue_wait_s=waited_s))
             if record is not None:
                 log.info("began")
@@ -184,10 +188,9 @@ class Follower:
         if not all(path.is_file() and path.stat().st_size for path in outputs):
             return self._store.fail(event.job_id, MISSING_FILE, ttl_s=self._config.ttl_s)
         stored_bytes = self._artifacts.size_bytes(folder)
-        state, facts = self._live.get(event.job_id), event.facts
-        if facts is not None and state is not None and state.begun_at is not None:
-            took_s = round(time.monotonic() - state.begun_at, 3)
-            facts = replace(facts, took_s=took_s, queue_wait_s=record.facts.queue_wait_s)
+        state, facts = self._live.get(event.job_id), self._facts(event, record.facts)
+        if state is not None and state.begun_at is not None:
+            facts = replace(facts, took_s=round(time.monotonic() - state.begun_at, 3))
         return self._store.complete(event.job_id, facts, stored_bytes=stored_bytes, ttl_s=self._config.ttl_s)
 
     def forget(self, job_id: str, folder: str, *, keep_outputs: bool = False) -> None:
@@ -201,10 +204,18 @@ class Follower:
             self._artifacts.drop(folder)
             self._live.end(job_id, "deleted")
 
+    def _facts(self, event: JobEvent, known: Facts) -> Facts:
+        """What the engine says, with what only the server knows; without paths of the server."""
+        if event.facts is None:
+            return known
+        warnings = tuple(self._hide(warning) for warning in event.facts.warnings)
+        return replace(event.facts, warnings=warnings, remix_of=known.remix_of, queue_wait_s=known.queue_wait_s)
+
     def _public_error(self, error: dict[str, Any]) -> dict[str, Any]:
         """Paths of the server are nobody's business."""
-        hidden = str(error.get("message") or "failed").replace(f"{self._config.data_dir}/", "")
-        plain = TalkiesError(hidden, param=error.get("param"))
+        param = error.get("param")
+        message = self._hide(str(error.get("message") or "failed"))
+        plain = TalkiesError(message, param=None if param is None else self._hide(str(param)))
         return {
             **error_object(plain),
             "code": str(error.get("code") or "internal_error"),
@@ -213,4 +224,4 @@ class Follower:
 
     def call_webhook(self, record: JobRecord) -> None:
         if record.webhook_url is not None and record.webhook_state == "pending":
-            self._webhooks.send(record.id, record.webhook_url, job_object(record, self._live))
+            self._webhooks.send(record.id, record.webhook_url, event_object(record, self._live))

@@ -86,19 +86,20 @@ class VideoDeleted(BaseModel):
 
 class ErrorBody(BaseModel):
     message: str
-    type: str
+    type: Literal["invalid_request_error", "rate_limit_error", "server_error"]
     param: str | None
-    code: int
+    code: str
+    status: int
 
 
 class ErrorEnvelope(BaseModel):
     error: ErrorBody
 
 
-def planned_facts(request: VideoRequest, geometry: Geometry, limits: Limits) -> Facts:
+def planned_facts(request: VideoRequest, geometry: Geometry, limits: Limits, *, remix_of: str | None = None) -> Facts:
     """What the clip will be, known before the queue. The engine's facts replace these when they come."""
     plan = Facts.of(request, geometry, num_forwards=num_forwards(request, limits))
-    return replace(plan, seconds=round(geometry.duration_s, 6))  # the engine's are exact
+    return replace(plan, seconds=round(geometry.duration_s, 6), remix_of=remix_of)  # the engine's seconds are exact
 
 
 def job_object(record: JobRecord, live: Live, states: Mapping[str, LiveState] | None = None) -> dict[str, Any]:
@@ -130,7 +131,7 @@ def job_object(record: JobRecord, live: Live, states: Mapping[str, LiveState] | 
         "size": facts.size,
         "seconds": f"{facts.seconds:.3f}".rstrip("0").rstrip("."),
         "quality": record.request.get("quality", "lossless"),
-        "remixed_from_video_id": None,
+        "remixed_from_video_id": facts.remix_of,
         "error": record.error,
         "media_type": "video/mp4",
         "file_name": f"{record.id}.mp4" if done else None,
@@ -157,6 +158,17 @@ def job_object(record: JobRecord, live: Live, states: Mapping[str, LiveState] | 
         "warnings": list(dict.fromkeys([*record.warnings, *facts.warnings])),
         "conditions_used": list(facts.conditions_used),
         "metrics": _metrics(record, stages) if record.return_metrics else None,
+    }
+
+
+def event_object(record: JobRecord, live: Live) -> dict[str, Any]:
+    """What a webhook carries: OpenAI's event, whose ``data`` is the whole job."""
+    return {
+        "id": f"evt_{record.id}",
+        "object": "event",
+        "created_at": int(record.completed_at or record.created_at),
+        "type": f"video.{record.status}",
+        "data": job_object(record, live),
     }
 
 

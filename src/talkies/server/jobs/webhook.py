@@ -1,11 +1,13 @@
 """One signed POST when a job ends, in the form of the Standard Webhooks specification.
 
     webhook-id: the job's id            webhook-timestamp: unix seconds
-    webhook-signature: v1,base64(HMAC-SHA256(secret, "{id}.{timestamp}.{body}"))
+    webhook-signature: v1,base64(HMAC-SHA256(key, "{id}.{timestamp}.{body}"))
 
-The body is the job object. The address rules are those of references: public addresses, or hosts the operator listed;
-the connection goes to the address that was checked, and redirects are not followed. A delivery that a restart
-interrupts is made again: receivers see each job at least once.
+The key is what follows ``whsec_`` in the operator's secret, base64-decoded; of a secret without that prefix, its bytes.
+The body is OpenAI's event: ``type`` video.completed or video.failed, ``data`` the job object. The address rules are
+those of references: public addresses, or hosts the operator listed; the connection goes to the address that was
+checked, and redirects are not followed. A delivery that a restart interrupts is made again: receivers see each job at
+least once.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from talkies.errors import InvalidRequest
-from talkies.server.config import ServerConfig
+from talkies.server.config import ServerConfig, signing_key
 
 log = logging.getLogger(__name__)
 RETRY_AFTER_S = (0.0, 2.0, 10.0, 60.0)
@@ -48,7 +50,7 @@ def check(url: str | None, config: ServerConfig) -> None:
 
 
 def sign(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
-    digest = hmac.new(secret.encode(), f"{message_id}.{timestamp}.".encode() + body, hashlib.sha256).digest()
+    digest = hmac.new(signing_key(secret), f"{message_id}.{timestamp}.".encode() + body, hashlib.sha256).digest()
     return "v1," + base64.b64encode(digest).decode()
 
 
@@ -67,8 +69,8 @@ class Webhooks:
         for thread in self._threads:
             thread.start()
 
-    def send(self, job_id: str, url: str, job: dict[str, Any]) -> None:
-        self._queue.put((job_id, url, job))
+    def send(self, job_id: str, url: str, event: dict[str, Any]) -> None:
+        self._queue.put((job_id, url, event))
 
     def close(self) -> None:
         """An unfinished delivery stays pending and is made after the next start."""
@@ -81,16 +83,16 @@ class Webhooks:
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None and not self._stopping.is_set():
-            job_id, url, job = item
+            job_id, url, event = item
             try:
-                delivered = self._deliver(job_id, url, job)
+                delivered = self._deliver(job_id, url, event)
                 if not self._stopping.is_set():
                     self._on_result(job_id, "delivered" if delivered else "failed")
             except Exception:
                 log.exception("webhook of job %s", job_id)
 
-    def _deliver(self, job_id: str, url: str, job: dict[str, Any]) -> bool:
-        body = json.dumps(job, separators=(",", ":")).encode()
+    def _deliver(self, job_id: str, url: str, event: dict[str, Any]) -> bool:
+        body = json.dumps(event, separators=(",", ":")).encode()
         for wait_s in RETRY_AFTER_S:
             if self._stopping.wait(wait_s):
                 return False
