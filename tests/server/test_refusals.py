@@ -320,3 +320,13 @@ def test_a_picture_too_wide_for_any_canvas_is_the_pictures_fault(shared: Server,
         answer = shared.http.post("/v1/videos", data={"prompt": "a ball"}, files=files)
         assert answer.status_code == status, answer.text
     assert answer.json()["error"]["param"] == "input_reference"
+
+
+def test_a_task_that_nobody_wrote_is_refused_where_its_reference_was(tmp_path: Path) -> None:
+    service = FakeService()
+    service.info = replace(service.info, limits=replace(service.info.limits, tasks=("t2va", "fl2va")))
+    with serving(tmp_path, service) as server:
+        files = [("input_references", ("a.mp4", mp4_bytes(), "video/mp4"))]
+        answer = server.http.post("/v1/videos", data={"prompt": "a ball"}, files=files)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input_references")
+        assert answer.json()["error"]["code"] == "unsupported_task"

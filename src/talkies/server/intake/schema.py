@@ -63,7 +63,7 @@ class _Reader:
             task, sources = self._task_and_sources()
             if sources and not self.flat.get("conditions"):
                 self.names["conditions"] = sources[0].field
-            if sources and task is None and "task" not in self.flat:
+            if sources and "task" not in self.flat:
                 self.names["task"] = sources[0].field  # what made it the task that it is
             if sources and "aspect_ratio" not in self.flat:
                 self.names["aspect_ratio"] = sources[0].field  # a canvas that nobody named follows the first picture
