@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from talkies.server.private import public_name
+from talkies.files.paths import public_name
 from tests.server.conftest import Server, serving
 from tests.server.fakes import FakeService
 

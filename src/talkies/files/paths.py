@@ -29,6 +29,16 @@ def own_name(uri: str) -> str:
     return "".join(ch for ch in last if ch.isprintable())[:MAX_NAME_CHARS]
 
 
+def public_name(model: str) -> str:
+    """What clients call a model: of a path its folder, of one partition of a release the release."""
+    if not model.startswith(("/", "./", "../", "~")):
+        return model
+    parts = [part for part in Path(model).parts if part not in ("/", ".", "..", "~")]
+    if len(parts) > 1 and parts[-1].lower() in ("fl2va", "ref2va"):
+        parts.pop()
+    return parts[-1] if parts else "model"
+
+
 def local_path(uri: str) -> str:
     """The path that ``uri`` names here: of a file: URL the part behind the host, without its %XX."""
     if uri[:5].lower() != "file:":

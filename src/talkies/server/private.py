@@ -45,13 +45,3 @@ def _home() -> Path | None:
         return Path.home()
     except (RuntimeError, KeyError):  # a user id without an entry, and HOME unset
         return None
-
-
-def public_name(model: str) -> str:
-    """What clients call a model: of a path its folder, of one partition of a release the release."""
-    if not model.startswith(("/", "./", "../", "~")):
-        return model
-    parts = [part for part in Path(model).parts if part not in ("/", ".", "..", "~")]
-    if len(parts) > 1 and parts[-1].lower() in ("fl2va", "ref2va"):
-        parts.pop()
-    return parts[-1] if parts else "model"

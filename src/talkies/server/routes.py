@@ -9,6 +9,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import FileResponse, Response, StreamingResponse
 
 from talkies.errors import NotReady
+from talkies.files.paths import public_name
 from talkies.h3.geometry import canvas_of_aspect
 from talkies.server import events, sync
 from talkies.server.auth import Keys
@@ -20,7 +21,6 @@ from talkies.server.jobs.coordinator import Coordinator
 from talkies.server.jobs.record import JobRecord
 from talkies.server.jobs.view import VideoDeleted, VideoJob, VideoList, job_object, poll_after_ms
 from talkies.server.openapi import CREATE_BODY, CREATE_LINKS, responses
-from talkies.server.private import public_name
 
 MAX_PAGE = 100
 DEFAULT_PAGE = 20

@@ -16,7 +16,7 @@ DATA = bytes(range(200))
 SHA = hashlib.sha256(DATA).hexdigest()
 
 
-def metadata_of(*conditions, **fields):
+def metadata_of(*conditions, model="h3-tiny", **fields):
     request = VideoRequest(prompt="a ball", conditions=conditions, **fields)
     geometry = SimpleNamespace(width=112, height=64, num_frames=22, size="112x64", fps=24, duration_s=22 / 24)
     state = SimpleNamespace(
@@ -30,7 +30,7 @@ def metadata_of(*conditions, **fields):
     )
     components = SimpleNamespace(
         schedule=SimpleNamespace(video_shift=12.0, audio_shift=3.0),
-        config=SimpleNamespace(model_name="h3-tiny"),
+        config=SimpleNamespace(model_name=model),
         model_hash="0" * 12,
     )
     return clip_metadata(components, state)
@@ -75,6 +75,16 @@ def test_of_an_address_no_key_and_no_content_is_held(uri, kept, name, sha256):
     assert found["request"]["conditions"][0]["uri"] == kept
     assert found["inputs"] == [entry(name=name, sha256=sha256)]
     assert "secret" not in json.dumps(found)
+
+
+def test_a_model_is_held_by_the_name_of_its_folder():
+    for model, name in (
+        ("h3-tiny", "h3-tiny"),
+        ("MiniMaxAI/MiniMax-H3", "MiniMaxAI/MiniMax-H3"),
+        ("/home/somebody/models/h3", "h3"),
+        ("~/models/MiniMax-H3/FL2VA", "MiniMax-H3"),
+    ):
+        assert metadata_of(model=model)["model"]["name"] == name
 
 
 def test_references_can_be_left_out(tmp_path):

@@ -10,7 +10,7 @@ from talkies import __version__
 from talkies.engine.load.build import Components
 from talkies.engine.pipeline.state import RequestState
 from talkies.engine.port.facts import Facts
-from talkies.files.paths import local_path, own_name
+from talkies.files.paths import local_path, own_name, public_name
 from talkies.media.fetch.uri import FetchPolicy, fetch
 from talkies.request import Condition
 
@@ -42,7 +42,7 @@ def clip_metadata(components: Components, state: RequestState, facts: Facts) -> 
         "request": request,
         **({"inputs": inputs} if inputs else {}),
         "effective": facts.effective(),
-        "model": {"name": components.config.model_name, "hash": components.model_hash},
+        "model": {"name": public_name(components.config.model_name), "hash": components.model_hash},
     }
 
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 from talkies.capacity.demand import Demand
 from talkies.engine.port.service import EngineService, Job, JobEvent
 from talkies.errors import InvalidRequest, NotReady, TalkiesError
+from talkies.files.paths import public_name
 from talkies.request import VideoRequest
 from talkies.server.auth import ANONYMOUS, owner_of
 from talkies.server.config import ServerConfig
@@ -28,7 +29,7 @@ from talkies.server.jobs.record import JobRecord
 from talkies.server.jobs.store import JobStore
 from talkies.server.jobs.webhook import Webhooks
 from talkies.server.metrics import Metrics, gauges
-from talkies.server.private import PrivatePaths, public_name
+from talkies.server.private import PrivatePaths
 
 log = logging.getLogger(__name__)
 CANCELLED = {"code": "cancelled", "message": "cancelled on request", "param": None, "status": 499}
