@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from talkies.server import routes
+from talkies.server import absent, routes
 from talkies.server.intake import fields
 from talkies.server.jobs.view import VideoJob
 
@@ -25,7 +25,7 @@ def paths(router):
     return sorted({re.sub(r"\{\w+(:\w+)?\}", "{id}", route.path) for route in router.routes})
 
 
-@pytest.mark.parametrize("path", paths(routes.router) + paths(routes.absent))
+@pytest.mark.parametrize("path", paths(routes.router) + paths(absent.router))
 def test_every_path_is_there(path):
     assert path in names(API), f"docs/api.md does not name {path}"
 
