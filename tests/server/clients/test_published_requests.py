@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 from talkies.h3.geometry import Limits
+from tests.server.clients.published_requests import Published, published
 from tests.server.conftest import Server, serving
 from tests.server.fakes import FakeService
-from tests.server.published_requests import Published, published
 
-PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
+PAGE = Path(__file__).parents[3] / "docs" / "compatibility.md"
 BEGIN, END = "<!-- requests: begin -->\n", "<!-- requests: end -->\n"
 
 
