@@ -70,8 +70,9 @@ class ServerConfig:
         if any(not key.strip() or not key.isascii() for key in self.api_keys):
             raise ConfigError("an API key is empty or not ASCII", hint="use a long random ASCII key", param="api_key")
         if self.webhook_secret is not None and len(signing_key(self.webhook_secret)) < 16:
+            unit = "bytes" if self.webhook_secret.startswith(SECRET_PREFIX) else "characters"
             raise ConfigError(
-                "webhook_secret has under 16 bytes", hint="use a long random secret", param="webhook_secret"
+                f"webhook_secret has under 16 {unit}", hint="use a long random secret", param="webhook_secret"
             )
         if self.media_root is not None and not self.media_root.is_dir():
             raise ConfigError(
