@@ -126,6 +126,26 @@ def test_public_addresses_pass(address):
     assert refusal(address, AllowList()) is None
 
 
+@pytest.mark.parametrize("address", ["fe80::1%eth0", "2606:2800:21f:cb07::1%eth0", "2606:2800:21f:cb07::1%1"])
+def test_an_address_of_one_network_card_is_refused_for_that(address):
+    """Its scope picks the card, whatever the number in front of it is, and no list of networks speaks of cards."""
+    assert refusal(address, AllowList()) == "a scoped address"
+    assert refusal(address, AllowList(["fe80::/10", "2606:2800::/32"])) == "a scoped address"
+    policy = FetchPolicy(timeout_s=5)
+    with pytest.raises(MediaError, match=r"media\.example is a scoped address: refused"):
+        fetch(
+            "http://media.example/x",
+            policy,
+            kind="image",
+            max_bytes=1000,
+            name="image_reference",
+            resolver=lambda host, port, timeout_s: ["93.184.215.14", address],
+            connect=lambda *_: pytest.fail("connected"),
+        )
+    with pytest.raises(MediaError, match="it holds forbidden characters"):
+        get(f"http://[{address.replace('%', '%25')}]/x", policy)
+
+
 SPELLINGS = [
     "localhost",
     "2130706433",
