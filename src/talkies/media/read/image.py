@@ -2,8 +2,8 @@
 
 The size is known from the header before a pixel is decoded, so a small file that claims a huge picture costs nothing.
 What each kind becomes: EXIF orientation is applied; alpha is laid over white; grey is repeated; 16-bit samples keep
-their upper range (rounded to 8 bits); CMYK is converted by its plain formula; of an animation the first frame is taken.
-Colour profiles are not applied, as in the reference pipeline.
+their upper range (rounded to 8 bits); a colour profile is applied, so that the pixels are sRGB; CMYK without one is
+converted by its plain formula; of an animation the first frame is taken.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from talkies.errors import MediaError, TooLarge
 from talkies.files.paths import name_of, readable_file
+from talkies.media.read.icc import to_srgb
 
 # Pillow alone cannot read what phones save (HEIC); its registry is per process and this is idempotent.
 pillow_heif.register_heif_opener()
@@ -98,11 +99,14 @@ def _upright(image: Image.Image) -> Image.Image:
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
+    profile = image.info.get("icc_profile")
     if image.mode in ("I;16", "I;16L", "I;16B", "I"):
         # convert("RGB") would clip 16-bit grey at 255 and leave a white picture.
         grey = np.clip(np.asarray(image).astype(np.int64), 0, 65535)
-        return Image.fromarray(((grey * 255 + 32767) // 65535).astype(np.uint8)).convert("RGB")
-    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+        image = Image.fromarray(((grey * 255 + 32767) // 65535).astype(np.uint8))
+    if profile:
+        image = to_srgb(image, profile)
+    if image.has_transparency_data:
         rgba = image.convert("RGBA")
         white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
         return Image.alpha_composite(white, rgba).convert("RGB")
