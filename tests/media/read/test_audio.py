@@ -1,5 +1,6 @@
 import io
 import wave as wavefile
+from fractions import Fraction
 
 import av
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from talkies.errors import MediaError
 from talkies.media.read.audio import read_audio, resample
-from tests.media import clips
+from tests.media import clips, corpus
 
 
 def tone(hz: float, rate: int, seconds: float = 2.0, level: float = 0.5) -> np.ndarray:
@@ -128,6 +129,70 @@ def test_length_and_start_are_cut_at_the_files_own_rate():
 def test_refusals_name_the_file_and_the_reason(data, start_s, message):
     with pytest.raises(MediaError, match=message):
         read_audio(data, max_seconds=5, start_time_s=start_s, name="voice")
+
+
+def with_gap(gap_s: float, container: str = "matroska", codec: str = "pcm_s16le") -> bytes:
+    """A tone of 0.5 s, nothing for ``gap_s``, and the tone again for 0.5 s."""
+    rate, out = 32_000, io.BytesIO()
+    with av.open(out, "w", format=container) as file:
+        stream = file.add_stream(codec, rate=rate, layout="stereo")
+        for part in range(2):
+            for start in range(0, 16_000, 1000):
+                block = np.stack([tone(500, rate)[start : start + 1000]] * 2)
+                frame = av.AudioFrame.from_ndarray(
+                    (block * 32767).round().astype(np.int16).T.reshape(1, -1), format="s16", layout="stereo"
+                )
+                frame.sample_rate, frame.time_base = rate, Fraction(1, rate)
+                frame.pts = start + part * round((0.5 + gap_s) * rate)
+                file.mux(stream.encode(frame))
+        file.mux(stream.encode(None))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("gap_s", [0.05, 0.2, 1.0])
+def test_a_gap_in_the_sound_stays_a_gap(gap_s):
+    out = read_audio(with_gap(gap_s), max_seconds=5)
+    gap = round(gap_s * 32_000)
+    assert out.shape[1] == pytest.approx(32_000 + gap, abs=40)  # the clock of Matroska counts milliseconds
+    assert np.abs(out[:, 15_900:15_990]).max() > 0.4
+    assert not out[:, 16_040 : 15_960 + gap].any()
+    assert np.abs(out[:, 16_040 + gap : 16_200 + gap]).max() > 0.4
+
+
+def test_steps_of_a_coarse_clock_are_no_gaps():
+    """1,000 samples last 31.25 ms, which the clock of Matroska calls 31 or 32."""
+    out = read_audio(with_gap(0.0), max_seconds=5)
+    assert np.array_equal(out[0], out[1])
+    assert level_db(out) == pytest.approx(0, abs=0.01)
+    assert out.shape[1] == 32_000
+
+
+@pytest.mark.parametrize("container", ["mpeg", "vob", "mpegts", "matroska"])
+def test_a_start_is_exact_where_only_some_packets_are_stamped(container):
+    rate = 48_000
+    ramp = np.stack([np.repeat(0.5 * np.sin(np.arange(100) ** 1.5), rate // 10)] * 2).astype(np.float32)
+    data = encoded(ramp, rate, codec="mp2", container=container, layout="stereo", form="s16")
+    whole = read_audio(data, max_seconds=20)
+    part = read_audio(data, max_seconds=1, start_time_s=5.5)
+    assert np.abs(part[:, 1000:-1000] - whole[:, 177_000:207_000]).max() < 1e-3
+
+
+@pytest.mark.parametrize(("peak", "dbfs"), [(1.5, "+3.5"), (8.0, "+18.1"), (32768.0, "+90.3")])
+def test_a_float_wav_over_full_scale_is_scaled_down_and_not_cut_off(peak, dbfs):
+    samples = np.stack([tone(500, 32_000, level=peak)] * 2)
+    notes: list[str] = []
+    out = read_audio(corpus.float_wav(samples, 32_000), max_seconds=5, notes=notes)
+    assert np.abs(out - samples / samples.max()).max() < 1e-6
+    assert notes == [f"the sound peaks at {dbfs} dBFS: it is scaled down to full scale"]
+
+
+def test_single_peaks_of_a_lossy_codec_are_cut_off_without_a_word():
+    samples = np.stack([tone(500, 32_000)] * 2)
+    samples[:, ::4000] = 1.2
+    notes: list[str] = []
+    out = read_audio(corpus.float_wav(samples, 32_000), max_seconds=5, notes=notes)
+    assert np.array_equal(out, np.clip(samples, -1, 1))
+    assert notes == []
 
 
 def test_a_video_without_sound_is_refused_as_sound(tmp_path):

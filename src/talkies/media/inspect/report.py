@@ -30,9 +30,10 @@ from talkies.errors import MediaError
 from talkies.media.inspect import sync
 from talkies.media.inspect.motion import MAX_SIDE, MotionTrack
 from talkies.media.read.audio import decode_native, frame_time
-from talkies.media.read.container import MAX_DECODE_PIXELS, open_media, picture_stream, promised_s
+from talkies.media.read.container import MAX_DECODE_PIXELS, open_media, until_end
 from talkies.media.read.probe import MediaInfo, probe_container
-from talkies.media.read.video import TRUNCATION_SLACK_S
+from talkies.media.read.promised import check_whole, promised_s
+from talkies.media.read.streams import picture_stream, sound_stream
 
 EXPECTED_FPS = 24
 FROZEN_S = 0.5
@@ -99,8 +100,8 @@ def inspect(source: str | os.PathLike[str] | bytes, *, name: str | None = None) 
         with open_media(source, name) as (container, label):
             wave, rate = decode_native(container, label, max_seconds=MAX_SECONDS, origin_s=Fraction(0))
             audio_s = wave.shape[1] / rate
-            sound = container.streams.audio[0]
-            _check_whole(label, audio_s, promised_s(container, sound), "sound")
+            sound = sound_stream(container)
+            assert sound is not None
             if track.times_s and sound.start_time is not None and sound.time_base is not None:
                 late_s = float(sound.start_time * sound.time_base) - track.times_s[0]
     rms_dbfs = _rms_dbfs(wave)
@@ -144,7 +145,7 @@ def _watch(
     previous: np.ndarray | None = None
     size: tuple[int, int] | None = None
     last: av.VideoFrame | None = None
-    for frame in container.decode(stream):
+    for frame in until_end(container.decode(stream)):
         if size is None:
             scale = min(1.0, MAX_SIDE / max(frame.width, frame.height))
             size = max(2, round(frame.width * scale)), max(2, round(frame.height * scale))
@@ -162,15 +163,9 @@ def _watch(
         raise MediaError(f"cannot read frames of {label}", hint="export the file again", param=label)
     step = float(last.duration * last.time_base) if last.duration and last.time_base else 1 / EXPECTED_FPS
     duration = track.times_s[-1] - track.times_s[0] + step
-    _check_whole(label, duration, promised_s(container, stream), "picture")
+    promised = promised_s(container, stream)
+    check_whole(label, duration, promised and min(promised, Fraction(MAX_SECONDS)), " of picture")
     return duration
-
-
-def _check_whole(label: str, read_s: float, promised: Fraction | None, what: str) -> None:
-    if promised is not None and read_s + TRUNCATION_SLACK_S < min(float(promised), MAX_SECONDS):
-        raise MediaError(
-            f"{label} is truncated: {read_s:.2f} of {float(promised):.2f} s of {what} can be read", param=label
-        )
 
 
 def _picture_flags(info: MediaInfo, times_s: list[float], luma: list[float], still: list[bool]) -> list[str]:

@@ -15,7 +15,9 @@ import numpy as np
 from av.container import InputContainer
 
 from talkies.errors import MediaError, NumericsError
-from talkies.media.read.container import open_media
+from talkies.media.read.container import open_media, until_end
+from talkies.media.read.promised import check_whole, promised_s
+from talkies.media.read.streams import sound_stream, unread_sounds
 
 SAMPLE_RATE_HZ = 32_000
 # PyAV's default resampler folds 17 kHz back at -26 dB when going 44.1 -> 32 kHz; this one is flat to 15 kHz and below
@@ -28,6 +30,9 @@ MAX_CODEC_PADDING = 4096
 # What a header may claim; a silent gap at 4 GHz would fill the memory.
 MIN_RATE_HZ, MAX_RATE_HZ = 1_000, 384_000
 PEAK_TOLERANCE = 1e-3  # rounding of a clamp done in 16 bits
+# Lossy codecs overshoot on single peaks, which players cut off unheard; what is over more often, or twice full scale,
+# was made too loud.
+LOUD_SHARE, LOUD_PEAK = 1e-3, 2.0
 
 _LEFT = {"FL": 1.0, "FC": math.sqrt(0.5), "BL": math.sqrt(0.5), "SL": math.sqrt(0.5), "FLC": 1.0, "BC": 0.5}
 _RIGHT = {"FR": 1.0, "FC": math.sqrt(0.5), "BR": math.sqrt(0.5), "SR": math.sqrt(0.5), "FRC": 1.0, "BC": 0.5}
@@ -41,15 +46,19 @@ def read_audio(
     start_time_s: float = 0.0,
     sample_rate_hz: int = SAMPLE_RATE_HZ,
     name: str | None = None,
+    notes: list[str] | None = None,
 ) -> np.ndarray:
     """float32 [2, N]: at most ``max_seconds`` from ``start_time_s`` on, N = ceil(samples * rate / own rate).
 
     Mono is duplicated, more than two channels are mixed down (ITU weights, no LFE, scaled so that nothing clips).
-    Raises ``MediaError``: no audio stream, unreadable, non-finite samples, start beyond the end.
+    ``notes`` gains a line for each thing that the user should know of.
+    Raises ``MediaError``: no audio stream, unreadable, truncated, non-finite samples, start beyond the end.
     """
+    notes = [] if notes is None else notes
     with open_media(source, name) as (container, label):
         if not container.streams.audio:
             raise MediaError(f"{label} has no audio stream", hint="use a file with sound", param=label)
+        notes += unread_sounds(container)
         wave, rate = decode_native(container, label, max_seconds=max_seconds, start_time_s=start_time_s)
     if not wave.shape[1]:
         raise MediaError(
@@ -57,7 +66,7 @@ def read_audio(
             hint="start earlier",
             param=label,
         )
-    return resample(wave, rate, sample_rate_hz)
+    return resample(within_full_scale(wave, notes), rate, sample_rate_hz)
 
 
 def decode_native(
@@ -68,20 +77,29 @@ def decode_native(
     start_time_s: float = 0.0,
     origin_s: Fraction | None = None,
 ) -> tuple[np.ndarray, int]:
-    """The first audio stream as (float32 [2, n], its own rate), n <= max_seconds * rate.
+    """The audio stream that is played as (float32 [2, n], its own rate), n <= max_seconds * rate.
 
     ``origin_s`` is the container time that counts as 0 (default: the stream's first sample); what plays before it is
     cut and a later beginning is filled with silence, so a soundtrack stays beside its picture.
     """
-    stream = container.streams.audio[0]
+    stream = sound_stream(container)
+    assert stream is not None
+    promised = promised_s(container, stream)
     blocks: list[np.ndarray] = []
     filled = 0  # samples of the wave already in `blocks`
+    # In samples of the wave: where the sound begins, and where the next frame follows. Both are negative before the
+    # start, which is never sought: some containers stamp some frames only, so each place follows from the one before.
+    first = following = 0
     rate = channels = limit = 0
     begin = Fraction(0)
-    for frame in container.decode(stream):
+    for frame in until_end(container.decode(stream)):
         if frame.samples == 0:
             continue
-        if not blocks and not rate:
+        time = frame_time(frame)
+        is_first = not rate
+        if time is None and rate and container.format.name == "flac":  # it finds its way again without the place
+            raise MediaError(f"{label} is damaged: samples are missing", hint="export the file again", param=label)
+        if is_first:
             rate, channels = frame.sample_rate, len(frame.layout.channels)
             if not MIN_RATE_HZ <= rate <= MAX_RATE_HZ:
                 raise MediaError(
@@ -89,17 +107,19 @@ def decode_native(
                     hint="convert it, to 48000 Hz for example",
                     param=label,
                 )
-            begin = (frame_time(frame) or Fraction(0)) if origin_s is None else origin_s
+            begin = (time or Fraction(0)) if origin_s is None else origin_s
             limit = math.floor(Fraction(max_seconds).limit_denominator(1_000_000) * rate)
         if frame.sample_rate != rate or len(frame.layout.channels) != channels:
             raise MediaError(
                 f"{label} changes its sample rate or channels on the way", hint="export the file again", param=label
             )
         block = to_stereo(frame)
-        time = frame_time(frame)
-        place = filled if time is None else round((time - begin - Fraction(start_time_s)) * rate)
-        if blocks and abs(place - filled) <= JITTER_S * rate:
-            place = filled
+        place = following if time is None else round((time - begin - Fraction(start_time_s)) * rate)
+        if is_first:
+            first = place = place if time is not None else round(-Fraction(start_time_s) * rate)
+        elif abs(place - following) <= JITTER_S * rate:
+            place = following
+        following = place + block.shape[1]
         if place > filled:
             gap = min(place, limit) - filled
             if gap > 0:
@@ -112,12 +132,26 @@ def decode_native(
             filled += block.shape[1]
         if filled >= limit:
             break
+    else:
+        if rate:
+            since_origin = Fraction(following, rate) + Fraction(start_time_s)
+            check_whole(label, max(since_origin, Fraction(following - first, rate)), promised, " of sound")
     if not rate:
         raise MediaError(f"{label} holds no readable sound", hint="export the file again", param=label)
     wave = np.concatenate(blocks, axis=1) if blocks else np.zeros((2, 0), np.float32)
     if not np.isfinite(wave).all():
         raise MediaError(f"{label} holds samples that are not finite", hint="export the file again", param=label)
     return _cut_padding(wave, rate, stream, container, begin + Fraction(start_time_s)), rate
+
+
+def within_full_scale(wave: np.ndarray, notes: list[str]) -> np.ndarray:
+    """float32 [2, n], scaled down where cutting it off at full scale would be heard, which is noted."""
+    level = np.abs(wave)
+    peak = float(level.max(initial=0.0))
+    if peak <= LOUD_PEAK and np.count_nonzero(level > 1.0) <= LOUD_SHARE * level.size:
+        return wave
+    notes.append(f"the sound peaks at {20 * math.log10(peak):+.1f} dBFS: it is scaled down to full scale")
+    return (wave / np.float32(peak)).astype(np.float32)
 
 
 def resample(wave: np.ndarray, rate: int, target_rate: int = SAMPLE_RATE_HZ) -> np.ndarray:

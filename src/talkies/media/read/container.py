@@ -8,25 +8,24 @@ from __future__ import annotations
 
 import io
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from fractions import Fraction
+from typing import TypeVar
 
 import av
 from av.container import InputContainer
-from av.stream import Disposition
 
 from talkies.errors import MediaError
 from talkies.files.paths import name_of, readable_file
+from talkies.media.read.promised import check_wav
 
 # No playlists (hls, dash, concat), no image sequences, no devices: those name other files.
 FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,flv,asf,wav,w64,mp3,flac,ogg,aac,aiff,caf"
 UNKNOWN_CODEC = "has picture or sound of a codec that cannot be read"
 CONVERT = "convert it to MP4 with H.264 and AAC"
 MAX_DECODE_PIXELS = 5760 * 5760
-# Containers that state a length; the others' is an estimate from the bit rate.
-_EXACT_LENGTH = ("mov", "matroska", "avi", "flv")
+
+Frame = TypeVar("Frame", av.VideoFrame, av.AudioFrame)
 
 
 @contextmanager
@@ -57,6 +56,9 @@ def open_media(source: str | os.PathLike[str] | bytes, name: str | None = None) 
             param=name,
         ) from exc
     try:
+        if container.format.name == "wav":
+            with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as file:
+                check_wav(file, name)
         yield container, name
     except av.error.DecoderNotFoundError as exc:
         raise MediaError(f"{name} {UNKNOWN_CODEC}", hint=CONVERT, param=name) from exc
@@ -66,23 +68,15 @@ def open_media(source: str | os.PathLike[str] | bytes, name: str | None = None) 
         container.close()
 
 
-def picture_stream(container: InputContainer) -> av.VideoStream | None:
-    """The first stream of moving pictures: the cover of a song is not one."""
-    return next((s for s in container.streams.video if not s.disposition & Disposition.attached_pic), None)
-
-
-def promised_s(container: InputContainer, stream: av.VideoStream | av.AudioStream) -> Fraction | None:
-    """The stream's length in seconds as its container states it, ``None`` where that is only a guess."""
-    if not container.format.name.startswith(_EXACT_LENGTH):
-        return None
-    if stream.duration is not None and stream.time_base is not None:
-        return stream.duration * stream.time_base
-    tag = re.fullmatch(r"(\d+):(\d\d):(\d\d(?:\.\d+)?)", stream.metadata.get("DURATION", ""))
-    if tag:  # Matroska's
-        return int(tag[1]) * 3600 + int(tag[2]) * 60 + Fraction(tag[3])
-    if len(container.streams) == 1 and container.duration:
-        return Fraction(container.duration, 1_000_000)
-    return None
+def until_end(decoded: Iterator[Frame]) -> Iterator[Frame]:
+    """What ``container.decode`` gives. PyAV ends with an IndexError where a file gained streams while it was read; the
+    stream that is read was there before them and has ended by then."""
+    while True:
+        try:
+            frame = next(decoded)
+        except (StopIteration, IndexError):
+            return
+        yield frame
 
 
 def reason_of(exc: BaseException) -> str:

@@ -1,7 +1,7 @@
 """Limits of what a client may hand in (docs/api.md, Limits of files): bytes, sides, rates, durations, formats.
 
 They are the hosted API's habits, not the model's; the counts and ratios that the model itself needs are checked by
-``talkies.request``. Everything is judged from headers, before a job is queued.
+``talkies.request``. All is judged before a job is queued, from headers; a sound, which costs little, is decoded too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Self
 
 from talkies.errors import MediaError, TooLarge
 from talkies.files.paths import readable_file
-from talkies.media.read.container import CONVERT, UNKNOWN_CODEC
+from talkies.media.read.audio import decode_native
+from talkies.media.read.container import CONVERT, UNKNOWN_CODEC, open_media
 from talkies.media.read.content import check_content
 from talkies.media.read.image import probe_image
 from talkies.media.read.probe import UNKNOWN, MediaInfo, probe
@@ -173,7 +174,7 @@ def check_video(
 def check_audio(
     source: str | os.PathLike[str] | bytes, limits: MediaLimits, *, name: str, totals: ReferenceTotals | None = None
 ) -> MediaInfo:
-    """As :func:`check_video`."""
+    """As :func:`check_video`; the sound is decoded, so that damage and a lost end are found."""
     _check_bytes(source, limits.audio_max_bytes, name)
     check_content(source, "audio", name)
     info = probe(source, name=name)
@@ -185,6 +186,8 @@ def check_audio(
         words = " or ".join(c.upper() for c in limits.audio_containers)
         raise MediaError(f"{name} must be {words}, got {info.format.split(',')[0]}", hint="convert it", param=name)
     _check_seconds(info.audio.duration_s, limits, name)
+    with open_media(source, name) as (container, label):
+        decode_native(container, label, max_seconds=limits.max_seconds + limits.slack_s)
     if totals is not None:
         totals.add("audio", info.audio.duration_s, name)
     return info

@@ -9,8 +9,10 @@ from typing import Any
 import av
 from av.container import InputContainer
 
-from talkies.media.read.container import open_media, picture_stream, promised_s
+from talkies.media.read.container import open_media
 from talkies.media.read.metadata import METADATA_KEY, unpack_metadata
+from talkies.media.read.promised import promised_s
+from talkies.media.read.streams import picture_stream, sound_stream
 
 UNKNOWN = "unknown"  # a codec that the installed FFmpeg has no decoder for
 
@@ -70,8 +72,8 @@ def probe_container(container: InputContainer) -> MediaInfo:
             start_s=_start_s(stream),
             sample_aspect=float(stream.sample_aspect_ratio or 0) or 1.0,
         )
-    if container.streams.audio:
-        sound = container.streams.audio[0]
+    sound = sound_stream(container)
+    if sound is not None:
         audio = AudioInfo(
             codec=sound.codec_context.name if sound.codec_context else UNKNOWN,
             sample_rate_hz=sound.codec_context.sample_rate if sound.codec_context else 0,

@@ -9,24 +9,23 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 import av
 import numpy as np
-from av.container import InputContainer
-from av.sidedata.sidedata import Type as SideDataType
 
 from talkies.errors import MediaError, TooLarge
 from talkies.media.read import audio
-from talkies.media.read.container import MAX_DECODE_PIXELS, open_media, picture_stream, promised_s
+from talkies.media.read.colour import rgb_of
+from talkies.media.read.container import MAX_DECODE_PIXELS, open_media
 from talkies.media.read.resize import lanczos
+from talkies.media.read.streams import picture_stream, unread_pictures, unread_sounds
+from talkies.media.read.timed_frames import SeekMissed, TimedFrames
+from talkies.media.read.turn import turn_note, upright
 
 MAX_CLIP_BYTES = 4 << 30
-TRUNCATION_SLACK_S = 0.5  # a file may end this much before its header says
-SEEK_FROM_S = 4.0
 HDR_CURVES = {16: "PQ", 18: "HLG"}  # AVColorTransferCharacteristic
 _HALF = Fraction(1, 2)
 
@@ -61,152 +60,137 @@ def read_video(
     decoded; without it frames keep their own size. The sound is cut to the frames' duration.
     Raises ``MediaError`` (no picture, damaged, truncated, start outside) and ``TooLarge``.
     """
-    notes: list[str] = []
-    num_slots = max(1, round(max_seconds * fps))
-    with open_media(source, name) as (container, label):
-        stream = picture_stream(container)
-        if stream is None:
-            raise MediaError(f"{label} has no video stream", hint="give it as a sound, or use a video", param=label)
-        reader = _Reader(container, stream, label, start_time_s, size_of, notes)
-        frames = _fill_slots(reader, fps=fps, num_slots=num_slots)
-    sound = None
+    picture = _read_picture(
+        source,
+        name,
+        lambda stream, label, notes: _Pixels(stream, label, notes, size_of),
+        fps=fps,
+        max_seconds=max_seconds,
+        start_s=start_time_s,
+    )
+    frames, notes, sound = picture.frames, picture.notes, None
     if with_audio:
-        with open_media(source, name) as (container, label):
-            if container.streams.audio:
-                wave, rate = audio.decode_native(
-                    container,
-                    label,
-                    max_seconds=len(frames) / fps,
-                    start_time_s=start_time_s,
-                    origin_s=reader.origin_s,
-                )
-                if wave.shape[1]:
-                    sound = audio.resample(wave, rate, sample_rate_hz)
-                else:
-                    notes.append("the soundtrack is empty in this part")
+        heard = _decode_sound(source, name, picture, seconds=len(frames) / fps, start_s=start_time_s)
+        if heard is not None:
+            wave, rate = heard
+            sound = audio.resample(audio.within_full_scale(wave, notes), rate, sample_rate_hz)
     return VideoClip(frames=frames, fps=fps, audio=sound, sample_rate_hz=sample_rate_hz, notes=tuple(notes))
 
 
-def _fill_slots(reader: _Reader, *, fps: int, num_slots: int) -> np.ndarray:
+def check_decodes(
+    source: str | os.PathLike[str] | bytes,
+    *,
+    fps: int = 24,
+    max_seconds: float,
+    start_time_s: float = 0.0,
+    name: str | None = None,
+) -> None:
+    """Decodes what :func:`read_video` would read, picture and sound, and keeps nothing: raises what that would raise.
+
+    The pixels of the first picture alone are converted.
+    """
+    picture = _read_picture(source, name, _FirstPixels, fps=fps, max_seconds=max_seconds, start_s=start_time_s)
+    _decode_sound(source, name, picture, seconds=len(picture.frames) / fps, start_s=start_time_s)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Picture:
+    frames: np.ndarray  # uint8 [F, H, W, 3]
+    origin_s: Fraction | None  # the container's time of the file's first picture
+    notes: list[str]
+
+
+def _read_picture(
+    source: str | os.PathLike[str] | bytes,
+    name: str | None,
+    pixels_by: Callable[[av.VideoStream, str, list[str]], _Pixels],
+    *,
+    fps: int,
+    max_seconds: float,
+    start_s: float,
+) -> _Picture:
+    def read(may_seek: bool) -> _Picture:
+        with open_media(source, name) as (container, label):
+            notes = unread_pictures(container)
+            stream = picture_stream(container)
+            if stream is None:
+                raise MediaError(f"{label} has no video stream", hint="give it as a sound, or use a video", param=label)
+            pictures = TimedFrames(container, stream, label, start_time_s=start_s, may_seek=may_seek, notes=notes)
+            pixels_of = pixels_by(stream, label, notes)
+            frames = _fill_slots(pictures, pixels_of, fps=fps, num_slots=max(1, round(max_seconds * fps)))
+        return _Picture(frames=frames, origin_s=pictures.origin_s, notes=notes)
+
+    try:
+        return read(may_seek=True)
+    except SeekMissed:
+        return read(may_seek=False)
+
+
+def _decode_sound(
+    source: str | os.PathLike[str] | bytes, name: str | None, picture: _Picture, *, seconds: float, start_s: float
+) -> tuple[np.ndarray, int] | None:
+    """(float32 [2, n], its own rate) of the sound beside the picture; ``None`` if this part of the file has none."""
+    with open_media(source, name) as (container, label):
+        if not container.streams.audio:
+            return None
+        picture.notes.extend(unread_sounds(container))
+        wave, rate = audio.decode_native(
+            container, label, max_seconds=seconds, start_time_s=start_s, origin_s=picture.origin_s
+        )
+    if not wave.shape[1]:
+        picture.notes.append("the soundtrack is empty in this part")
+        return None
+    return wave, rate
+
+
+def _fill_slots(pictures: TimedFrames, pixels_of: _Pixels, *, fps: int, num_slots: int) -> np.ndarray:
     """uint8 [F, H, W, 3], F <= num_slots."""
+    label = pictures.label
     slots: list[np.ndarray] = []
     used = 0
-    for end_s, picture in reader.pictures():
+    for begin_s, end_s, frame in pictures:
         last = min(num_slots, math.floor(end_s * fps + _HALF))
         if last > len(slots):
-            pixels = picture()
+            if frame.is_corrupt:  # decoders paint over what they miss, with grey or with what was there before
+                at_s = float(begin_s + pictures.start_time_s)
+                raise MediaError(
+                    f"{label} is damaged: the picture at {at_s:.2f} s is not whole",
+                    hint="export the file again",
+                    param=label,
+                )
+            pixels = pixels_of(frame)
             repeats = last - len(slots)
             used += pixels.nbytes * repeats
             if used > MAX_CLIP_BYTES:
                 raise TooLarge(
-                    f"{reader.label} needs over {MAX_CLIP_BYTES >> 30} GiB when decoded",
+                    f"{label} needs over {MAX_CLIP_BYTES >> 30} GiB when decoded",
                     hint="use a smaller or shorter video",
-                    param=reader.label,
+                    param=label,
                 )
             slots += [pixels] * repeats
         if len(slots) >= num_slots:
             break
     else:
-        reader.check_complete()
+        pictures.check_complete()
     if not slots:
-        if reader.num_decoded:
+        if pictures.num_decoded:
             raise MediaError(
-                f"{reader.label}: start_time_seconds={float(reader.start_time_s):g} is outside the source duration",
+                f"{label}: start_time_seconds={float(pictures.start_time_s):g} is outside the source duration",
                 hint="start earlier",
-                param=reader.label,
+                param=label,
             )
-        raise MediaError(f"cannot read frames of {reader.label}", hint="export the file again", param=reader.label)
+        raise MediaError(f"cannot read frames of {label}", hint="export the file again", param=label)
     return np.stack(slots)
 
 
-class _Reader:
-    """Decodes one video stream into (end, pixels), times counted from the start that the caller asked for."""
+class _Pixels:
+    """A decoded frame -> upright, square pixels of the wanted size. What the first one shows is noted."""
 
-    def __init__(
-        self,
-        container: InputContainer,
-        stream: av.VideoStream,
-        label: str,
-        start_time_s: float,
-        size_of: SizeOf | None,
-        notes: list[str],
-    ) -> None:
-        self.label = label
-        self.start_time_s = Fraction(start_time_s).limit_denominator(1_000_000)
-        self.origin_s: Fraction | None = None
-        self.num_decoded = 0
-        self._container, self._size_of, self._notes = container, size_of, notes
-        self._stream = stream
-        context = self._stream.codec_context
-        if context is None:
-            raise MediaError(f"{label} uses a video codec that cannot be read", hint="convert it to H.264", param=label)
-        if context.width * context.height > MAX_DECODE_PIXELS:
-            raise TooLarge(f"{label} is {context.width}x{context.height}", hint="scale the video down", param=label)
-        context.options = {"max_pixels": str(MAX_DECODE_PIXELS)}  # the stream may claim another size than the file
-        self._stream.thread_type = "AUTO"
+    def __init__(self, stream: av.VideoStream, label: str, notes: list[str], size_of: SizeOf | None = None) -> None:
+        self._stream, self._label, self._size_of, self._notes = stream, label, size_of, notes
         self._size: tuple[int, int] | None = None
-        self._end_s = Fraction(0)
 
-    def pictures(self) -> Iterator[tuple[Fraction, Callable[[], np.ndarray]]]:
-        """(end of display, decoder of its pixels) in order; each begins where the one before it ends."""
-        previous: tuple[Fraction, av.VideoFrame] | None = None
-        rate = self._stream.guessed_rate or self._stream.average_rate or Fraction(24)
-        for frame in self._frames():
-            time = self._snap(audio.frame_time(frame), rate, previous[0] if previous else None)
-            self.num_decoded += 1
-            if previous is not None and time > previous[0]:
-                yield self._shown(time, previous[1])
-            if previous is None or time > previous[0]:
-                previous = (time, frame)
-        if previous is not None:
-            duration = self._last_duration(previous[1], rate)
-            self._end_s = previous[0] + duration
-            yield self._shown(self._end_s, previous[1])
-
-    def check_complete(self) -> None:
-        """``MediaError`` if the file stops well before what its header promises."""
-        promised = promised_s(self._container, self._stream)
-        if promised is None or not self.num_decoded:
-            return
-        if self._end_s + Fraction(TRUNCATION_SLACK_S) < promised:
-            raise MediaError(
-                f"{self.label} is truncated: {float(self._end_s):.2f} of {float(promised):.2f} s can be read",
-                hint="export or upload the file again",
-                param=self.label,
-            )
-
-    def _frames(self) -> Iterator[av.VideoFrame]:
-        stream = self._stream
-        if self.start_time_s > SEEK_FROM_S and stream.time_base and stream.start_time is not None:
-            self.origin_s = stream.start_time * stream.time_base
-            target = (self.origin_s + self.start_time_s) / stream.time_base
-            self._container.seek(int(target), stream=stream, backward=True)
-        yield from self._container.decode(stream)
-
-    def _snap(self, time: Fraction | None, rate: Fraction, previous: Fraction | None) -> Fraction:
-        """Time since the first picture. A clock of 1 ms cannot say 1/48 s, so times go to the nominal grid where they
-        are within one tick of it: otherwise frames on a slot's edge would fall on either side of it."""
-        if time is None:
-            return Fraction(0) if previous is None else previous + 1 / rate
-        if self.origin_s is None:
-            self.origin_s = time
-        time -= self.origin_s
-        tick = self._stream.time_base or Fraction(1, 1_000_000)
-        on_grid = round(time * rate) / rate
-        fits = abs(on_grid - time) <= tick and tick * 4 < 1 / rate and (previous is None or on_grid > previous)
-        return on_grid if fits else time
-
-    def _last_duration(self, frame: av.VideoFrame, rate: Fraction) -> Fraction:
-        nominal = 1 / rate
-        if not frame.duration or frame.time_base is None:
-            return nominal
-        duration = frame.duration * frame.time_base
-        return nominal if abs(duration - nominal) <= frame.time_base else duration
-
-    def _shown(self, end: Fraction, frame: av.VideoFrame) -> tuple[Fraction, Callable[[], np.ndarray]]:
-        return end - self.start_time_s, lambda: self._pixels(frame)
-
-    def _pixels(self, frame: av.VideoFrame) -> np.ndarray:
+    def __call__(self, frame: av.VideoFrame) -> np.ndarray:
         pixels = upright(rgb_of(frame), frame)
         if self._size is None:
             self._size = self._target_size(frame, pixels)
@@ -218,6 +202,9 @@ class _Reader:
             self._notes.append(
                 f"HDR ({HDR_CURVES[frame.color_trc]}) is not mapped to SDR: colours come out flat; export it as SDR"
             )
+        turn = turn_note(frame)
+        if turn:
+            self._notes.append(turn)
         aspect = self._stream.sample_aspect_ratio or Fraction(1)
         if aspect > 0 and aspect != 1:
             # The aspect is that of the stored picture: after a quarter turn it stretches the other side.
@@ -227,33 +214,14 @@ class _Reader:
                 width = max(1, round(width * aspect))
             self._notes.append(f"pixels of aspect {aspect} made square: {width}x{height}")
         if width * height > MAX_DECODE_PIXELS:
-            raise TooLarge(f"{self.label} is {width}x{height}", hint="scale the video down", param=self.label)
+            raise TooLarge(f"{self._label} is {width}x{height}", hint="scale the video down", param=self._label)
         return self._size_of(width, height) if self._size_of else (width, height)
 
 
-def rgb_of(frame: av.VideoFrame) -> np.ndarray:
-    """uint8 [H, W, 3] full range. Untagged colours are BT.709 from 720 lines on and BT.601 below, as players assume."""
-    unspecified = 2
-    if frame.colorspace == unspecified and not frame.format.is_rgb:
-        matrix = "ITU709" if frame.height >= 720 else "ITU601"
-        return frame.reformat(format="rgb24", src_colorspace=matrix).to_ndarray()
-    return frame.to_ndarray(format="rgb24")
+class _FirstPixels(_Pixels):
+    """Converts the first frame, so that what is wrong with its size is found, and gives one black pixel for each."""
 
-
-def upright(pixels: np.ndarray, frame: av.VideoFrame) -> np.ndarray:
-    """Applies the display matrix, snapped to quarter turns and mirrors: x' = a x + c y, y' = b x + d y."""
-    data: Any = next((s for s in frame.side_data if getattr(s, "type", None) == SideDataType.DISPLAYMATRIX), None)
-    if data is None:
-        return pixels
-    matrix = np.frombuffer(bytes(data)[:36], np.int32)
-    if len(matrix) < 9:
-        return pixels
-    a, b, c, d = (int(matrix[i]) for i in (0, 1, 3, 4))
-    if abs(b) > abs(a):  # a quarter turn: rows become columns
-        pixels = pixels.transpose(1, 0, 2)
-        a, d = c, b
-    if a < 0:
-        pixels = pixels[:, ::-1]
-    if d < 0:
-        pixels = pixels[::-1]
-    return np.ascontiguousarray(pixels)
+    def __call__(self, frame: av.VideoFrame) -> np.ndarray:
+        if self._size is None:
+            super().__call__(frame)
+        return np.zeros((1, 1, 3), np.uint8)
