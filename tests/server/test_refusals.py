@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.media import corpus
 from tests.server.conftest import Server, serving
 from tests.server.fakes import FakeService, mp4_bytes
 
@@ -182,6 +183,25 @@ def test_uploads_are_checked_by_content_and_leave_no_file(shared: Server) -> Non
         assert words in answer.json()["error"]["message"]
     assert list((shared.coordinator.config.data_dir / "uploads").iterdir()) == []
     assert not Path("/tmp/x.png").exists()
+
+
+def test_damage_in_the_middle_of_an_upload_is_found_before_the_job_waits(shared: Server) -> None:
+    """The headers and the first pictures are whole: only decoding what the job would read finds it."""
+    film = corpus.noisy_video("mp4")
+    song = corpus.compressed("mp3", codec="libmp3lame", rate=44_100, seconds=8.0)
+    middle = len(film) // 2
+    spoiled = film[:middle] + bytes(2000) + film[middle + 2000 :]
+    whole = ("input_references", ("a.mp4", film, "video/mp4"))
+    for name, data, mime, words in (
+        ("a.mp4", spoiled, "video/mp4", "video 1 is damaged"),
+        ("a.mp3", song[: len(song) // 3], "audio/mpeg", "audio 1 is truncated: 2.6"),
+    ):
+        files = [("input_references", (name, data, mime))] + ([] if name == "a.mp4" else [whole])
+        answer = shared.http.post("/v1/videos", data={"prompt": "a ball"}, files=files)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input_references"), answer.text
+        assert words in answer.json()["error"]["message"]
+    files = [whole, ("input_references", ("a.mp3", song, "audio/mpeg"))]
+    assert shared.http.post("/v1/videos", data={"prompt": "a ball"}, files=files).status_code == 200
 
 
 def test_bodies_and_files_over_their_limit_are_413(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import io
 import wave
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -13,6 +14,7 @@ from talkies.errors import MediaError
 from talkies.h3.geometry import Limits
 from talkies.media.read.limits import MediaLimits
 from talkies.request import Condition, Target, Task, VideoRequest
+from tests.media import corpus, films
 
 LIMITS = Limits(
     canvas_short_edge=64,
@@ -88,3 +90,21 @@ def test_what_became_of_each_condition_is_told(tmp_path):
     assert (image["source_size"], image["size"]) == ("200x100", "128x64")
     assert (heard["source_sample_rate_hz"], heard["sample_rate_hz"]) == (8000, 32_000)
     assert heard["seconds"] == pytest.approx(22 / 24, abs=0.026), "cut to the clip"
+
+
+def test_what_is_left_unread_or_scaled_is_a_warning(tmp_path):
+    (tmp_path / "film.mkv").write_bytes(films.two_tracks("audio", 1))
+    (tmp_path / "loud.wav").write_bytes(corpus.float_wav(np.full((2, 32_000), 4.0, np.float32), 32_000))
+    request = VideoRequest(
+        prompt="<Video 1> with <Audio 1> and <Audio 2>",
+        target=Target(seconds=1),
+        conditions=[
+            Condition(kind="video", uri=str(tmp_path / "film.mkv")),
+            Condition(kind="audio", uri=str(tmp_path / "loud.wav")),
+        ],
+    )
+    warnings = TASKS[Task.REF2VA].prepare(request, LIMITS, MediaAccess()).warnings
+    assert warnings[:2] == (
+        "reference 1 (video): sound track 2 of 2, the file's default, is read, the rest is left out",
+        "reference 2 (audio): the sound peaks at +12.0 dBFS: it is scaled down to full scale",
+    )

@@ -101,7 +101,14 @@ def load_reference(
         return VisualInput(kind="image", frames=picture[None], used=used), []
     if condition.kind == "audio":
         heard = check_audio(source, access.limits, name=shown, totals=totals).audio
-        wave = read_audio(source, max_seconds=geometry.duration_s, sample_rate_hz=limits.sample_rate_hz, name=shown)
+        notes: list[str] = []
+        wave = read_audio(
+            source,
+            max_seconds=geometry.duration_s,
+            sample_rate_hz=limits.sample_rate_hz,
+            name=shown,
+            notes=notes,
+        )
         used = {
             "kind": "audio",
             "role": "reference",
@@ -109,7 +116,7 @@ def load_reference(
             "sample_rate_hz": limits.sample_rate_hz,
             "seconds": round(wave.shape[1] / limits.sample_rate_hz, 3),
         }
-        return SoundInput(wave=wave, used=used), []
+        return SoundInput(wave=wave, used=used), [f"{name}: {note}" for note in notes]
     seen = check_video(source, access.limits, name=shown, start_time_s=condition.start_time_s, totals=totals).video
     clip = read_video(
         source,

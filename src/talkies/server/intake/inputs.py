@@ -57,7 +57,7 @@ def materialize(draft: Draft, *, folder: Path, config: ServerConfig, limits: Lim
         with blamed_on(source):
             digests.append(_spool(source, path, label, config))
         paths.append(path)
-    aspect, kinds = _check_all(draft.sources, paths, limits)
+    aspect, kinds = _check_all(draft.sources, paths, limits, read_s=geometry.duration_s)
     conditions = tuple(replace(c, uri=str(p)) for c, p in zip(draft.request.conditions, paths, strict=True))
     request = draft.request.replace(conditions=conditions)
     geometry = plan(request, limits, auto_aspect=aspect if request.resolved_task is Task.FL2VA else None)
@@ -76,13 +76,13 @@ def _labels(sources: tuple[Source, ...]) -> list[str]:
 
 
 def _check_all(
-    sources: tuple[Source, ...], paths: list[Path], limits: Limits
+    sources: tuple[Source, ...], paths: list[Path], limits: Limits, *, read_s: float
 ) -> tuple[float | None, list[tuple[Kind, bool]]]:
-    """Formats, sizes, durations; one decoded picture of each. Returns width / height of the first keyframe, and of
-    each source its kind and whether it has sound."""
+    """Formats, sizes, durations; what a job of ``read_s`` seconds would read is decoded once. Returns width / height of
+    the first keyframe, and of each source its kind and whether it has sound."""
     from talkies.media.read import limits as media
     from talkies.media.read.image import read_image
-    from talkies.media.read.video import read_video
+    from talkies.media.read.video import check_decodes
 
     rules = media.MediaLimits() if limits.canvas_short_edge >= RELEASED_SHORT_EDGE else media.MediaLimits.loose()
     totals = media.ReferenceTotals(limits=rules)
@@ -100,9 +100,9 @@ def _check_all(
                 if source.role != "reference" and aspect is None:
                     aspect = width / height
             elif source.kind == "video":
-                # A header can promise frames that the file does not have.
-                start_s, one_frame_s = source.start_time_s, 1 / limits.fps
-                read_video(path, max_seconds=one_frame_s, start_time_s=start_s, with_audio=False, name=label)
+                # A header can promise frames that the file does not have, and damage lies anywhere.
+                start_s = source.start_time_s
+                check_decodes(path, fps=limits.fps, max_seconds=read_s, start_time_s=start_s, name=label)
     return aspect, kinds
 
 
