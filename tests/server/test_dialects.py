@@ -31,7 +31,10 @@ def test_vllm_omni_multipart_with_extra_params_as_text(server: Server) -> None:
     }
     job = accepted(server.http.post("/v1/videos", files=form))
     assert (job["size"], job["num_frames"], job["num_forwards"], job["num_inference_steps"]) == ("112x64", 56, 7, 8)
-    assert job["warnings"] == ["guidance_scale is ignored: the model is guidance-distilled"]
+    assert job["warnings"] == [
+        "guidance_scale is ignored: the model is guidance-distilled",
+        "seconds=2 became 2.333 (56 frames), the next legal length",
+    ]
 
 
 def test_urlencoded_form_with_whole_seconds(server: Server) -> None:
@@ -129,6 +132,7 @@ def test_precedence_is_told_as_warnings(server: Server) -> None:
         "width and height are ignored: size wins",
         "aspect_ratio is ignored: size 112x64 wins",
         "num_frames is ignored: the duration wins",
+        "seconds=2 became 2.333 (56 frames), the next legal length",
     ]
 
 
@@ -141,6 +145,10 @@ def test_an_extra_body_is_part_of_the_body(server: Server) -> None:
 
 def test_snapping_and_unnamed_references_are_told(server: Server, mp4: Path, png: Path) -> None:
     assert server.create("a ball", num_frames=48)["warnings"] == ["num_frames=48 became 56, the next legal length"]
+    job = server.create("a ball", seconds=1)
+    assert job["warnings"] == ["seconds=1 became 1.625 (39 frames), the next legal length"]
+    assert server.wait(job["id"])["warnings"] == job["warnings"]
+    assert server.create("a ball", seconds=1.625)["warnings"] == []
     parts = [
         ("input_references", (p.name, p.read_bytes(), mime)) for p, mime in ((mp4, "video/mp4"), (png, "image/png"))
     ]

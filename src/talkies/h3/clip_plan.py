@@ -41,6 +41,18 @@ def plan(request: VideoRequest, limits: Limits, *, auto_aspect: float | None = N
     return geometry.geometry_of(width, height, _frames(request, limits), limits)
 
 
+def snap_notes(request: VideoRequest, made: Geometry) -> list[str]:
+    """For the user, where the clip is longer than the length asked for: only some lengths are legal."""
+    target = request.target
+    if target.num_frames not in (None, made.num_frames):
+        return [f"num_frames={target.num_frames} became {made.num_frames}, the next legal length"]
+    if target.seconds is not None and round(target.seconds * made.fps) != made.num_frames:
+        return [
+            f"seconds={target.seconds:g} became {made.duration_s:.3f} ({made.num_frames} frames), the next legal length"
+        ]
+    return []
+
+
 def _frames(request: VideoRequest, limits: Limits) -> int:
     target = request.target
     if target.num_frames is not None:

@@ -13,6 +13,7 @@ from anyio import to_thread
 from starlette.requests import Request
 
 from talkies.errors import InvalidRequest, OutputError
+from talkies.h3.clip_plan import snap_notes
 from talkies.server.errors import told_as
 from talkies.server.intake.body import read_body
 from talkies.server.intake.inputs import Checked, materialize
@@ -80,7 +81,7 @@ def _accept(
             model=coordinator.model_name,
             request=checked.request.to_dict(),
             facts=planned_facts(checked.request, checked.geometry, limits, remix_of=remix_of),
-            warnings=[*draft.warnings, *_snapped(checked), *checked.hints],
+            warnings=[*draft.warnings, *snap_notes(checked.request, checked.geometry), *checked.hints],
             folder=folder,
             num_outputs=checked.request.num_outputs,
             created_at=time.time(),
@@ -100,11 +101,6 @@ def _accept(
     finally:
         if not created:
             artifacts.drop_inputs(folder)
-
-
-def _snapped(checked: Checked) -> list[str]:
-    wanted, frames = checked.request.target.num_frames, checked.geometry.num_frames
-    return [] if wanted in (None, frames) else [f"num_frames={wanted} became {frames}, the next legal length"]
 
 
 def _idempotency_key(request: Request) -> str | None:

@@ -97,7 +97,7 @@ def test_what_is_left_unread_or_scaled_is_a_warning(tmp_path):
     (tmp_path / "loud.wav").write_bytes(corpus.float_wav(np.full((2, 32_000), 4.0, np.float32), 32_000))
     request = VideoRequest(
         prompt="<Video 1> with <Audio 1> and <Audio 2>",
-        target=Target(seconds=1),
+        target=Target(num_frames=39),
         conditions=[
             Condition(kind="video", uri=str(tmp_path / "film.mkv")),
             Condition(kind="audio", uri=str(tmp_path / "loud.wav")),
@@ -108,3 +108,23 @@ def test_what_is_left_unread_or_scaled_is_a_warning(tmp_path):
         "reference 1 (video): sound track 2 of 2, the file's default, is read, the rest is left out",
         "reference 2 (audio): the sound peaks at +12.0 dBFS: it is scaled down to full scale",
     )
+
+
+@pytest.mark.parametrize("task", [Task.T2VA, Task.FL2VA, Task.REF2VA])
+@pytest.mark.parametrize(
+    ("target", "note"),
+    [
+        (Target(seconds=1), "seconds=1 became 1.625 (39 frames), the next legal length"),
+        (Target(seconds=1.6), "seconds=1.6 became 1.625 (39 frames), the next legal length"),
+        (Target(seconds=1.625), None),
+        (Target(num_frames=30), "num_frames=30 became 39, the next legal length"),
+        (Target(num_frames=39), None),
+        (Target(), None),
+    ],
+)
+def test_a_length_that_is_snapped_is_a_warning(picture, task, target, note):
+    roles = {Task.T2VA: [], Task.FL2VA: ["first"], Task.REF2VA: ["reference"]}[task]
+    conditions = [Condition(kind="image", uri=picture, role=role) for role in roles]
+    request = VideoRequest(prompt="<Picture 1>" if roles else "a ball", target=target, conditions=conditions, task=task)
+    warnings = TASKS[task].prepare(request, LIMITS, MediaAccess()).warnings
+    assert warnings == ((note,) if note else ())

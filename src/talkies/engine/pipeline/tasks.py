@@ -17,7 +17,7 @@ from talkies.engine.pipeline.condition_media import (
     load_keyframe,
     load_reference,
 )
-from talkies.h3.clip_plan import plan
+from talkies.h3.clip_plan import plan, snap_notes
 from talkies.h3.geometry import Geometry, Limits
 from talkies.media.prompt_hints import prompt_hints
 from talkies.media.read.limits import ReferenceTotals
@@ -55,8 +55,9 @@ class TaskSpec:
 
 
 def prepare_t2va(request: VideoRequest, limits: Limits, access: MediaAccess) -> Prepared:
-    hints = tuple(prompt_hints(request.prompt, ()))
-    return Prepared(request=request, task=Task.T2VA, geometry=plan(request, limits), warnings=hints)
+    geometry = plan(request, limits)
+    warnings = (*snap_notes(request, geometry), *prompt_hints(request.prompt, ()))
+    return Prepared(request=request, task=Task.T2VA, geometry=geometry, warnings=warnings)
 
 
 def prepare_fl2va(request: VideoRequest, limits: Limits, access: MediaAccess) -> Prepared:
@@ -77,7 +78,10 @@ def prepare_fl2va(request: VideoRequest, limits: Limits, access: MediaAccess) ->
             VisualInput(kind=f"keyframe-{c.role}", frames=sized[i][None], used=_used(c, i, pictures[i], fit, geometry))
             for i, c in enumerate(request.keyframes)
         ),
-        warnings=tuple(prompt_hints(request.prompt, [("image", False)] * len(sized), need_roles=False)),
+        warnings=(
+            *snap_notes(request, geometry),
+            *prompt_hints(request.prompt, [("image", False)] * len(sized), need_roles=False),
+        ),
     )
 
 
@@ -99,7 +103,8 @@ def prepare_ref2va(request: VideoRequest, limits: Limits, access: MediaAccess) -
     """References in request order; the canvas never follows them (docs/model.md, Keyframes and references)."""
     geometry = plan(request, limits)
     totals = ReferenceTotals(limits=access.limits)
-    inputs, warnings = [], []
+    inputs: list[MediaInput] = []
+    warnings = snap_notes(request, geometry)
     for index, condition in enumerate(request.conditions):
         item, notes = load_reference(condition, index, geometry, limits, access, totals)
         inputs.append(item)
