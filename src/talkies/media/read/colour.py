@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import av
 import numpy as np
-from av.video.reformatter import Interpolation
 
 # swscale's quick path for 8-bit 4:2:0 is 1.2 levels too dark on average and up to 2.5, and without whole chroma its
 # other ones are no better. With these flags, and into planes (packed RGB has no fast code there: 10 ms a frame of
 # 1280x720, planes and packing 1.7 ms), flat colours are within half a level.
-_EXACT = Interpolation.BILINEAR | Interpolation.ACCURATE_RND | Interpolation.FULL_CHR_H_INT
+# SWS_BILINEAR, SWS_FULL_CHR_H_INT and SWS_ACCURATE_RND: older PyAVs have no names for the latter two.
+_EXACT = 0x2 | 0x2000 | 0x40000
 _UNSPECIFIED, _FULL_RANGE = 2, 2  # in AVColorSpace and AVColorRange
 _HD_LINES = 720
 
