@@ -71,7 +71,7 @@ class Geometry:
     latent_width: int
     patch_size: int
     audio_latents: int  # per channel
-    num_samples: int  # per channel
+    num_samples: int  # per channel, as the audio latents decode: up to 8.3 ms off the picture's duration
     sample_rate_hz: int
 
     @property
@@ -89,6 +89,11 @@ class Geometry:
     @property
     def duration_s(self) -> float:
         return self.num_frames / self.fps
+
+    @property
+    def clip_samples(self) -> int:
+        """Samples per channel that last as long as the picture, to the nearest one: the clip's sound has these."""
+        return round(self.num_frames * self.sample_rate_hz / self.fps)
 
     @property
     def size(self) -> str:

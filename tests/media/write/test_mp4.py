@@ -1,5 +1,7 @@
 import os
+import re
 import stat
+import struct
 import subprocess
 import sys
 import textwrap
@@ -13,6 +15,7 @@ import pytest
 from talkies.errors import Cancelled, InvalidRequest, NumericsError, OutputError
 from talkies.media.read.metadata import pack_metadata
 from talkies.media.read.probe import probe
+from talkies.media.read.readers import read_video
 from talkies.media.write.destination import check_writable
 from talkies.media.write.mp4 import Mp4Writer, write_mp4
 from tests.media import clips
@@ -79,6 +82,28 @@ def test_streams_are_what_players_expect(tmp_path):
         assert "creation_time" not in container.metadata
     data = (tmp_path / "clip.mp4").read_bytes()
     assert data.index(b"moov") < data.index(b"mdat")  # starts to play before it is whole
+
+
+@pytest.mark.parametrize("num_frames", [22, 39, 56, 124])
+def test_the_files_two_tracks_last_as_long_as_each_other_to_one_sample(tmp_path, num_frames):
+    """As headers have it: the stream, its edit list (behind the codec's priming) and the whole film."""
+    wanted = round(num_frames / 24 * 32_000)
+    write_mp4(tmp_path / "clip.mp4", picture(num_frames), np.full((2, wanted), 0.1, np.float32))
+    sample = Fraction(1, 32_000)
+    with av.open(str(tmp_path / "clip.mp4")) as container:
+        video, audio = container.streams.video[0], container.streams.audio[0]
+        assert video.duration * video.time_base == Fraction(num_frames, 24)
+        assert audio.duration * audio.time_base == wanted * sample
+        assert abs(Fraction(container.duration, 1_000_000) - Fraction(num_frames, 24)) <= sample
+    data = (tmp_path / "clip.mp4").read_bytes()
+    clock = struct.unpack(">I", data[data.index(b"mvhd") + 16 :][:4])[0]
+    edits = [struct.unpack(">IIi", data[at.start() + 8 :][:12]) for at in re.finditer(b"elst", data)]
+    assert [count for count, _, _ in edits] == [1, 1]
+    assert [begin for _, _, begin in edits][1] == 1024  # samples of AAC's priming, which no player plays
+    assert [Fraction(length, clock) for _, length, _ in edits] == [Fraction(num_frames, 24), wanted * sample]
+    clip = read_video(tmp_path / "clip.mp4", max_seconds=20)
+    assert abs(clip.audio.shape[1] - wanted) <= 1
+    assert np.abs(clip.audio[:, 2000:-2000] - 0.1).max() < 0.02
 
 
 def test_colours_survive_to_a_few_levels(tmp_path):

@@ -213,10 +213,16 @@ def target_latents(state: RequestState) -> tuple[Tensor, Tensor]:
 
 @torch.inference_mode()
 def decode_audio(components: Components, state: RequestState) -> np.ndarray:
-    """The wave, float32 [2, N] in -1..1."""
+    """The wave, float32 [2, N] in -1..1, as long as the picture to the nearest sample.
+
+    Audio latents of 25 ms end up to 8.3 ms before or after the last frame: what is over is cut off, what lacks is
+    silent, so that clips that are joined do not drift.
+    """
     latents = require_finite(target_latents(state)[1], "denoise audio")
     components.residency.enter("audio")
-    return components.audio.decode(latents).numpy()
+    wave = components.audio.decode(latents).numpy()
+    wanted = state.geometry.clip_samples
+    return np.pad(wave[:, :wanted], ((0, 0), (0, max(0, wanted - wave.shape[1]))))
 
 
 def decode_video(components: Components, state: RequestState) -> Iterator[np.ndarray]:

@@ -12,6 +12,7 @@ the end and removed on any failure. Same input, same thread count: same bytes.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import queue
 import secrets
@@ -144,6 +145,9 @@ class Mp4Writer:
             "fflags": "+bitexact",  # no muxer version and no creation time: same input, same bytes
             "max_interleave_delta": "0",  # a wave handed in last is interleaved as well as one handed in first
         }
+        if self.sample_rate_hz is not None:
+            # Edit lists count in the film's clock, by default of 1 ms: this one holds frames and samples exactly.
+            options["movie_timescale"] = str(math.lcm(self.fps, self.sample_rate_hz))
         container = av.open(os.fspath(self._temp), "w", format="mp4", options=options)
         self._container = container
         container.metadata[METADATA_KEY] = self._metadata
