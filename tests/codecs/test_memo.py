@@ -34,6 +34,8 @@ def test_a_value_is_computed_once():
     for _ in range(3):
         memo.remember("k", lambda: calls.append(1) or torch.ones(2))
     assert len(calls) == 1
+    memo.clear()
+    assert memo.used_bytes == 0
 
 
 @dataclass(frozen=True)

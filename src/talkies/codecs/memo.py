@@ -100,3 +100,8 @@ class Memo:
             found = compute()
             self.put(key, found)
         return found
+
+    def clear(self) -> None:
+        with self._lock:
+            self._values.clear()
+            self.used_bytes = 0
