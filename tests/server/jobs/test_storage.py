@@ -128,7 +128,9 @@ def test_a_clock_that_was_set_back_gives_no_negative_times(server: Server) -> No
         db.execute("UPDATE jobs SET created_at = ?, started_at = ?", (later + 1, later))
     server.service.release.set()
     done = server.wait(job["id"])
-    assert (done["status"], done["inference_time_s"], done["metrics"]["queue_wait_s"]) == ("completed", 0.0, 0.0)
+    assert done["status"] == "completed"
+    assert 0.0 < done["inference_time_s"] < 60.0  # by another clock
+    assert 0.0 <= done["metrics"]["queue_wait_s"] < 60.0
     sums = [line for line in server.http.get("/metrics").text.splitlines() if "_s_sum" in line or "seconds_sum" in line]
     assert sums
     assert all(float(line.rpartition(" ")[2]) >= 0 for line in sums)
