@@ -3,8 +3,8 @@
 #   1  tests of streaming, rates, the curve of resident blocks in bf16     one GPU
 #   2  the same curve in fp8 (FP8_ATTENTION=fa3-fp8: attention, too)       one GPU
 #   3  text encoder, DiT, video decoder under --vram-budget 12GiB          one GPU, 120 GiB of RAM
-#   4  shards and one host copy for two ranks, at most LIMIT_S (200)       two GPUs, 40 GiB of /dev/shm
-# RANK_PARTS=tp_fp8,tp_bf16,dlo_bf16,dlo_fp8 takes some of step 4.
+#   4  shards for two ranks, at most LIMIT_S (200)                         two GPUs
+# RANK_PARTS=tp_fp8,tp_bf16 takes some of step 4.
 # Without STEP all that fit this machine. Needs no network and no diffusers. Steps accumulate in
 # OUT/streaming-<device>.json, with the commit of each; every figure is printed as soon as it is known. On a machine that
 # got a copy of the files, say which: BENCH_COMMIT=$(git rev-parse --short HEAD).
@@ -25,9 +25,7 @@ for step in $steps; do
        $PYTHON -m bench.memory --parts rates,bf16 --limit-s "$LIMIT_S" --out "$OUT" || status=1 ;;
     2) $PYTHON -m bench.memory --parts rates,fp8 --attention "${FP8_ATTENTION:-auto}" --limit-s "$LIMIT_S" --out "$OUT" || status=1 ;;
     3) timeout "$LIMIT_S" $PYTHON -m bench.memory --parts rates,e2e --limit-s "$LIMIT_S" --out "$OUT" || status=1 ;;
-    4) mount -o remount,size=48G /dev/shm 2>/dev/null
-       df -h /dev/shm | tail -1
-       timeout $((RANKS_LIMIT_S + 40)) $PYTHON -m bench.memory --parts ranks --limit-s "$RANKS_LIMIT_S" --out "$OUT" \
+    4) timeout $((RANKS_LIMIT_S + 40)) $PYTHON -m bench.memory --parts ranks --limit-s "$RANKS_LIMIT_S" --out "$OUT" \
          ${RANK_PARTS:+--rank-parts "$RANK_PARTS"} || status=1 ;;
     *) echo "unknown step $step" >&2; status=2 ;;
   esac

@@ -8,8 +8,8 @@
     bf16    a forward at 58,758, 20,424 and 6,105 rows with 0 .. all blocks resident: time and peak beside the plan's,
             chunks, outputs bit-equal to resident
     fp8     the same with e4m3 linears
-    ranks   two ranks, a GPU each (two processes on a CPU): tensor-parallel shards resident and streamed, and one host
-            copy whose slices are gathered; --rank-parts takes some of tp_fp8, tp_bf16, dlo_bf16, dlo_fp8
+    ranks   two ranks, a GPU each (two processes on a CPU): tensor-parallel shards resident and streamed;
+            --rank-parts takes some of tp_fp8, tp_bf16
     e2e     text encoder, 3 forwards, video decode under --vram-budget, as planned; the allocator's cap is set
 
 Writes <out>/streaming-<device>.json after every part; every figure is printed when it is known. What other calls found
@@ -115,7 +115,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--attention", default="auto")
     parser.add_argument("--kernels", default="auto")
     parser.add_argument("--points", default="0,10,20,30,40", help="resident blocks; all of them is always measured")
-    parser.add_argument("--rank-parts", default="tp_fp8,tp_bf16,dlo_bf16,dlo_fp8", help="what two ranks measure")
+    parser.add_argument("--rank-parts", default="tp_fp8,tp_bf16", help="what two ranks measure")
     parser.add_argument("--rows", default="58758,20424,6105", help="which of the three lengths")
     parser.add_argument("--vram-budget-gib", type=float, default=12.0)
     # Not what is free: the memory of some virtual machines grows as it is used.

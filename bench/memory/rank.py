@@ -21,7 +21,7 @@ from talkies.placement.ranks.peers import Peers
 from talkies.placement.stream.layerwise import to_host
 
 WORLD = 2
-NEEDS_S = {"tp_fp8": 40, "tp_bf16": 50, "dlo_bf16": 60, "dlo_fp8": 40}
+NEEDS_S = {"tp_fp8": 40, "tp_bf16": 50}
 DTYPE = torch.bfloat16
 QUANTIZE = {"fp8": QuantizeConfig(method="fp8"), "bf16": QuantizeConfig()}
 

@@ -2,8 +2,6 @@
 
     tp_fp8    tensor-parallel shards in e4m3: resident, streamed rank by rank, streamed in chunks
     tp_bf16   the same in bfloat16
-    dlo_bf16  one host copy for both, slices gathered, against resident
-    dlo_fp8   the same with e4m3 bytes
 
 Every part is compared with a resident forward of its precision on one GPU, which both ranks run for themselves. Parts
 that no time is left for are left out, by both ranks together.
@@ -24,7 +22,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from bench.memory import gathered, shards
+from bench.memory import shards
 from bench.memory.rank import DTYPE, NEEDS_S, WORLD, Rank, Task
 from talkies.benchmarks import forward as fw
 from talkies.benchmarks.random_dit import RandomDiT
@@ -34,7 +32,7 @@ from talkies.h3.config import DiTConfig
 from talkies.placement.ranks.peers import Peers
 from talkies.placement.stream.host_memory import raise_memlock
 
-PARTS = ("tp_fp8", "tp_bf16", "dlo_bf16", "dlo_fp8")
+PARTS = ("tp_fp8", "tp_bf16")
 TIMEOUT_S = 120  # of a collective
 
 
@@ -108,9 +106,8 @@ def _rank(rank: int, task: Task, results: MutableMapping[int, dict[str, float]])
                     if rank == 0:
                         print(f"    {part}: left out, no time is left for about {NEEDS_S[part]} s", flush=True)
                     continue
-                kind, precision = part.split("_")
                 began = time.monotonic()
-                (shards if kind == "tp" else gathered).part(me, precision)
+                shards.part(me, part.removeprefix("tp_"))
                 free(device)
                 me.note(f"{part}_part_s", time.monotonic() - began)
                 results[rank] = dict(me.found)

@@ -31,11 +31,11 @@ def test_the_smoke_run_ends_with_good_checks(tmp_path, capsys):
 
 @pytest.mark.timeout(200)
 def test_two_ranks_of_the_smoke_run_agree_with_one(tmp_path):
-    assert memory.main(["--smoke", "--parts", "ranks", "--rank-parts", "tp_fp8,dlo_bf16", "--out", str(tmp_path)]) == 0
+    assert memory.main(["--smoke", "--parts", "ranks", "--rank-parts", "tp_fp8", "--out", str(tmp_path)]) == 0
     found = json.loads((tmp_path / "streaming-smoke-cpu.json").read_text())
     assert found["checks"]["both ranks ran to their end"]
     assert found["checks"]["tp2_fp8: streamed bit-equal to resident"]
-    assert {"tp2_fp8_peak_gib", "tp2_fp8_speedup", "dlo2_s", "host_copies"} <= found["metrics"].keys()
+    assert {"tp2_fp8_peak_gib", "tp2_fp8_speedup"} <= found["metrics"].keys()
     assert 0 < found["metrics"]["tp2_fp8_rel"] < 0.2
     assert "tp2_s" not in found["metrics"]
     assert not found["peer"]
