@@ -45,7 +45,9 @@ def test_a_command_of_the_documents_is_taken(line, monkeypatch, tmp_path):
         monkeypatch.setattr(generate, "_run", lambda *args, **_: ran.append(args) or [])
     elif arguments[0] == "serve":
         monkeypatch.setattr(serve, "_build", lambda engine, **_: serve.engine_config(engine) and FakeService())
-        monkeypatch.setattr(serve, "_run", lambda service, settings, listener, begun: ran.append(listener.close()))
+        monkeypatch.setattr(
+            serve, "_run", lambda service, _, listener, begun: ran.append((service(), listener.close()))
+        )
         monkeypatch.setattr("talkies.server.logs.configure", lambda **_: None)
         arguments += ["--port", "0", "--data-dir", str(tmp_path / "data")]
     else:

@@ -55,7 +55,7 @@ def started(monkeypatch, tmp_path):
     monkeypatch.setattr(generate, "_run", lambda config, *_, **__: seen.append(config) or [])
     monkeypatch.setattr(serve, "_build", lambda engine, **_: seen.append(serve.engine_config(engine)) or FakeService())
     monkeypatch.setattr(serve, "_listen", lambda *_: None)
-    monkeypatch.setattr(serve, "_run", lambda *_: None)
+    monkeypatch.setattr(serve, "_run", lambda service, *_: service())
     monkeypatch.setattr("talkies.server.logs.configure", lambda **_: None)
 
     def run(command, *words, env=None):

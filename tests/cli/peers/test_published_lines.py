@@ -58,7 +58,12 @@ def start(monkeypatch, tmp_path):
 
     monkeypatch.setattr(serve, "_build", build)
     monkeypatch.setattr(serve, "_listen", lambda host, port: None)
-    monkeypatch.setattr(serve, "_run", lambda service, settings, listener, begun: seen.update(settings=settings))
+
+    def ready(service, settings, listener, begun):
+        service()
+        seen.update(settings=settings)
+
+    monkeypatch.setattr(serve, "_run", ready)
     monkeypatch.setattr("talkies.server.logs.configure", lambda **_: None)
 
     def run(line):
