@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from talkies.capacity.cost import CostModel, size_of
+from talkies.capacity.demand import demand_of
 from talkies.engine.port.messages import At, Books, Ready, Submit, WorkerOptions
 from talkies.engine.port.service import RESTARTING, Job, JobEvent
 from talkies.engine.service.queue_order import OrderTeller
@@ -39,7 +40,7 @@ def test_equal_jobs_stand_by_arrival_whatever_the_length_of_their_prompts():
 
 def test_newcomers_are_put_where_the_worker_will_put_them():
     scheduler = StepScheduler()
-    size = size_of(job("runs").request, LIMITS)  # 49 forwards
+    size = size_of(demand_of(job("runs").request, LIMITS))  # 49 forwards
     scheduler.admit("runs", rows=size.rows, remaining=size.row_forwards)
     scheduler.report("runs", work=size.rows, remaining=size.rows * 48.0)
     ours = teller()
