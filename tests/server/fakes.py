@@ -119,7 +119,7 @@ class FakeService:
         self._cancelled.add(job_id)
 
     def demand_of(self, request: VideoRequest) -> Demand:
-        return demand_of(request, LIMITS)
+        return demand_of(request, self.info.limits)
 
     def predict_seconds(self, demand: Demand) -> float | None:
         return self.step_s * self.num_steps

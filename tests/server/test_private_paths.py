@@ -150,7 +150,8 @@ def test_no_note_of_the_engine_names_a_folder(tmp_path: Path) -> None:
         def _make(self, job: Job) -> JobEvent:
             event = super()._make(job)
             note = f"{job.request.conditions or job.outputs[0]} was scaled"
-            return replace(event, facts={**event.facts, "warnings": [note]})
+            assert event.facts is not None
+            return replace(event, facts=replace(event.facts, warnings=(note,)))
 
     with serving(tmp_path, Noting()) as server:
         job = server.wait(server.create("a ball")["id"])

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from talkies.engine.pipeline.metadata import clip_metadata
+from talkies.engine.port.facts import Facts
 from talkies.request import Condition, VideoRequest
 
 DATA = bytes(range(200))
@@ -33,7 +34,8 @@ def metadata_of(*conditions, model="h3-tiny", **fields):
         config=SimpleNamespace(model_name=model),
         model_hash="0" * 12,
     )
-    return clip_metadata(components, state)
+    facts = Facts.of(request, geometry, num_forwards=19)
+    return clip_metadata(components, state, facts)
 
 
 def entry(**changes):
