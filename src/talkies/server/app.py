@@ -79,7 +79,8 @@ def create_app(service: EngineService, config: ServerConfig) -> FastAPI:
     app.include_router(routes.router)
     app.add_api_websocket_route("/v1/realtime/video", _no_websocket)
     _add_page(app)
-    _add_reference_page(app)
+    if config.serve_openapi:
+        _add_reference_page(app)
     app.add_middleware(BodyLimit, max_bytes=config.max_body_bytes)
     if not config.api_keys:  # with keys a page of another site has none to send
         names = (*config.server_names, socket.gethostname())
