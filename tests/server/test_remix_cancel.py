@@ -32,7 +32,8 @@ def test_a_remix_is_the_same_request_with_another_prompt(server: Server) -> None
     answer = remix(server, job, prompt="a blue ball")
     assert answer.status_code == 200, answer.text
     made = answer.json()
-    assert (made["prompt"], made["remixed_from_video_id"], made["warnings"]) == ("a blue ball", job["id"], [])
+    assert (made["prompt"], made["remixed_from_video_id"]) == ("a blue ball", job["id"])
+    assert made["warnings"] == job["warnings"]
     same = ("size", "seconds", "num_frames", "seed", "num_outputs", "num_inference_steps", "task", "quality")
     assert {name: made[name] for name in same} == {name: job[name] for name in same}
     before, after = (server.service.jobs[j["id"]].request for j in (job, made))
@@ -63,7 +64,7 @@ def test_what_a_remix_names_is_what_changes(server: Server, changes: dict[str, A
     job = server.create("a red ball", size="64x112", seconds=2, seed=7, n=2, num_inference_steps=9)
     made = remix(server, job, prompt="a blue ball", **changes).json()
     assert {name: made[name] for name in wanted} == wanted
-    assert made["warnings"] == []
+    assert [w for w in made["warnings"] if "is ignored" in w] == []  # nothing of the source stands against it
 
 
 def test_a_remix_of_references_wants_them_again(server: Server, png: Path) -> None:
