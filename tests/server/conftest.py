@@ -17,8 +17,8 @@ import pytest
 
 from talkies.server.app import HttpServer, create_app
 from talkies.server.config import ServerConfig
+from talkies.server.edge.wire import WireLimits
 from talkies.server.jobs.coordinator import Coordinator
-from talkies.server.wire import WireLimits
 from tests.server.fakes import FakeService, mp4_bytes
 
 

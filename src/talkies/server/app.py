@@ -26,15 +26,15 @@ from starlette.websockets import WebSocket
 from talkies import __version__
 from talkies.engine.port.service import EngineService
 from talkies.server import absent, errors, routes
-from talkies.server.auth import Keys
 from talkies.server.config import ServerConfig
+from talkies.server.edge.auth import Keys
+from talkies.server.edge.middleware import BodyLimit, HostGuard, RequestLog, RootPath
+from talkies.server.edge.reference_page import REFERENCE_POLICY, reference_page
+from talkies.server.edge.wire import GuardedProtocol, WireLimits
 from talkies.server.errors import NotFound
 from talkies.server.jobs.coordinator import Coordinator
-from talkies.server.middleware import BodyLimit, HostGuard, RequestLog, RootPath
 from talkies.server.openapi import without_422
-from talkies.server.reference_page import REFERENCE_POLICY, reference_page
 from talkies.server.starting import Starting
-from talkies.server.wire import GuardedProtocol, WireLimits
 
 # The page uses nothing from outside; the policy makes sure that it stays so.
 PAGE_POLICY = "default-src 'self'; img-src 'self' data: blob:; media-src 'self' blob:; frame-ancestors 'none'"

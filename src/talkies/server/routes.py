@@ -12,10 +12,10 @@ from talkies.errors import NotReady
 from talkies.files.paths import public_name
 from talkies.h3.geometry import canvas_of_aspect
 from talkies.server import events, sync
-from talkies.server.auth import Keys
 from talkies.server.config import PIPELINE_CLASS
 from talkies.server.create import create_job
-from talkies.server.download import MEDIA_TYPES, Download
+from talkies.server.edge.auth import Keys
+from talkies.server.edge.download import MEDIA_TYPES, Download
 from talkies.server.errors import Json, NotFound, NotProcessable
 from talkies.server.jobs.coordinator import Coordinator
 from talkies.server.jobs.record import JobRecord

@@ -15,8 +15,8 @@ from starlette.types import Receive, Scope, Send
 
 from talkies.engine.port.service import EngineService
 from talkies.errors import NotReady
+from talkies.server.edge.middleware import RequestLog
 from talkies.server.errors import Json, response_of
-from talkies.server.middleware import RequestLog
 
 
 class Starting:

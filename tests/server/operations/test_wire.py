@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from talkies.server.wire import WireLimits
+from talkies.server.edge.wire import WireLimits
 from tests.server.conftest import Server, serving
 from tests.server.test_events import stream
 

@@ -17,8 +17,8 @@ from talkies.engine.port.service import EngineService, Job, JobEvent
 from talkies.errors import InvalidRequest, NotReady, TalkiesError
 from talkies.files.paths import public_name
 from talkies.request import VideoRequest
-from talkies.server.auth import ANONYMOUS, owner_of
 from talkies.server.config import ServerConfig
+from talkies.server.edge.auth import ANONYMOUS, owner_of
 from talkies.server.errors import Conflict, error_object
 from talkies.server.jobs.admission import Admission
 from talkies.server.jobs.artifacts import Artifacts
