@@ -25,7 +25,7 @@ def build(engine: dict[str, Any], *, data_dir: Path, **options: Any) -> EngineSe
     from talkies.engine.service.executor import Executor
 
     # Every reference is copied below uploads/ before a job is accepted, so the engine reads nothing else.
-    return Executor(engine_config(engine), data_dir=data_dir, media_root=data_dir / "uploads", **options)
+    return Executor(engine_config(engine), media_root=data_dir / "uploads", **options)
 
 
 def engine_config(engine: dict[str, Any]) -> EngineConfig:

@@ -121,7 +121,7 @@ def test_a_server_whose_rank_is_killed_starts_all_of_them_anew_and_ends_the_job(
             killed.append(_followers_of(executor.worker_pid)[0])
             os.kill(killed[0], signal.SIGKILL)
 
-    executor = Executor(EngineConfig(threads=1, tensor_parallel=2), data_dir=tmp_path)
+    executor = Executor(EngineConfig(threads=1, tensor_parallel=2))
     try:
         executor.start(on_event)
         request = REQUEST.replace(num_sigmas=9)

@@ -1,4 +1,4 @@
-"""The linear latent-to-RGB map and the picture made with it."""
+"""What a step works towards, as a picture."""
 
 import io
 
@@ -9,8 +9,9 @@ from PIL import Image
 
 from talkies import Engine
 from talkies.engine.pipeline import path as pipeline
-from talkies.engine.pipeline.preview import LatentToRGB, Peek, load_or_fit, to_jpeg
+from talkies.engine.pipeline.preview import Peek, decode_still, to_jpeg
 from talkies.engine.pipeline.step import denoise_step
+from talkies.errors import NumericsError
 from talkies.request import Target, VideoRequest
 from talkies.sampling.euler import euler_step
 
@@ -18,49 +19,6 @@ from talkies.sampling.euler import euler_step
 @pytest.fixture(scope="module")
 def engine(tiny_folder):
     return Engine.open(tiny_folder)
-
-
-@pytest.fixture(scope="module")
-def fitted(engine):
-    return LatentToRGB.fit(engine.components.video, engine.limits)
-
-
-class LinearVAE:
-    """A decoder that is exactly linear, so that a fit can be exact: each latent paints its own square."""
-
-    def __init__(self, matrix, bias):
-        self.matrix, self.bias = matrix, bias
-        self.config = type("Config", (), {})()
-        self.config.latent_channels = matrix.shape[0]
-        self.config.temporal = type("Temporal", (), {"min_latents": 7})()
-
-    def decode(self, latents):
-        pixels = torch.einsum("cthw,cr->thwr", latents[0], self.matrix) + self.bias
-        yield (pixels.clamp(0, 1) * 255).round().to(torch.uint8).repeat_interleave(4, 1).repeat_interleave(4, 2)
-
-
-def test_a_linear_decoder_is_recovered(engine):
-    matrix = 0.04 * torch.randn(6, 3, generator=torch.Generator().manual_seed(1))
-    bias = torch.tensor([0.5, 0.4, 0.6])
-    fit = LatentToRGB.fit(LinearVAE(matrix, bias), engine.limits)
-    assert torch.allclose(fit.weights[:-1], matrix, atol=4e-3)
-    assert torch.allclose(fit.weights[-1], bias, atol=4e-3)
-
-
-def test_the_map_is_kept_by_model_and_a_broken_cache_costs_a_fit(engine, fitted, tmp_path, monkeypatch):
-    video, limits = engine.components.video, engine.limits
-    first = load_or_fit(video, limits, "abc", tmp_path)
-    assert torch.equal(first.weights, fitted.weights)  # the fit is reproducible
-    (kept,) = (tmp_path / "preview").iterdir()
-    assert kept.name == "abc.safetensors"
-    with monkeypatch.context() as m:
-        m.setattr(LatentToRGB, "fit", None)
-        assert torch.equal(load_or_fit(video, limits, "abc", tmp_path).weights, first.weights)
-    kept.write_bytes(b"broken")
-    assert torch.equal(load_or_fit(video, limits, "abc", tmp_path).weights, first.weights)
-    file = tmp_path / "file"
-    file.write_text("")
-    assert load_or_fit(video, limits, "abc", file) is not None  # a folder that cannot be made is no reason to fail
 
 
 def test_x0_is_what_the_step_worked_with(engine):
@@ -85,15 +43,55 @@ def test_x0_is_what_the_step_worked_with(engine):
     assert torch.allclose(latent, last, atol=1e-6)  # the last x0 is the clip
 
 
-def test_a_jpeg_of_the_clips_shape(fitted):
-    latent = torch.randn(4, 4, 6)
-    jpeg = to_jpeg(fitted(latent), width=96, height=64)
-    image = Image.open(io.BytesIO(jpeg))
+def object_rgb(pixels):
+    """Mean colour of the object, 0..255: the three percent of pixels that are least grey."""
+    flat = np.asarray(pixels, float).reshape(-1, 3)
+    colourful = flat.max(1) - flat.min(1)
+    return flat[colourful >= np.quantile(colourful, 0.97)].mean(0)
+
+
+@pytest.mark.parametrize("colour", ["red", "green", "purple"])
+def test_a_preview_has_the_clips_colours(embedded_engine, colour):
+    prompt = f"a {colour} ball slides left slowly on a dark background with a drum sound"
+    components = embedded_engine.components
+    request = VideoRequest(prompt=prompt, num_sigmas=12)
+    state = pipeline.pack(components, pipeline.encode(components, pipeline.prepare(components, request)))
+    while state.step < 7:
+        peek = Peek(state)
+        denoise_step(components, state)
+    preview = decode_still(components.video, peek.x0(state)).numpy()
+    while not state.done:
+        denoise_step(components, state)
+    clip = torch.cat(list(components.video.decode(pipeline.target_latents(state)[0]))).numpy()
+    middle = clip[len(clip) // 2]
+    assert preview.shape == middle.shape
+    assert np.abs(object_rgb(preview) - object_rgb(middle)).max() < 20
+    assert np.abs(np.median(preview, (0, 1)) - np.median(middle, (0, 1))).max() < 8  # the background
+
+
+def test_a_large_picture_is_thinned_and_keeps_its_colours(embedded_engine, monkeypatch):
+    components = embedded_engine.components
+    frames = torch.zeros(1, 96, 128, 3, dtype=torch.uint8)
+    frames[:, :, :64] = torch.tensor((220, 40, 40), dtype=torch.uint8)
+    frames[:, :, 64:] = torch.tensor((40, 60, 220), dtype=torch.uint8)
+    latent = components.video.encode(frames.expand(22, -1, -1, -1).contiguous())[0, :, 3]
+    whole = decode_still(components.video, latent)
+    monkeypatch.setattr("talkies.engine.pipeline.preview.DECODED_SIDE", 64)
+    thin = decode_still(components.video, latent)
+    assert (whole.shape, thin.shape) == ((96, 128, 3), (48, 64, 3))
+    for half in (slice(0, 24), slice(40, 64)):
+        of_whole = whole[:, 2 * half.start : 2 * half.stop].float().mean((0, 1))
+        assert (thin[:, half].float().mean((0, 1)) - of_whole).abs().max() < 40
+
+
+def test_a_jpeg_of_the_clips_shape():
+    noise = torch.randint(0, 255, (64, 96, 3), dtype=torch.uint8)
+    image = Image.open(io.BytesIO(to_jpeg(noise, width=96, height=64)))
     assert (image.format, image.size, image.mode) == ("JPEG", (96, 64), "RGB")
-    large = Image.open(io.BytesIO(to_jpeg(fitted(latent), width=1344, height=768)))
+    large = Image.open(io.BytesIO(to_jpeg(noise, width=1344, height=768)))
     assert large.size == (320, 183)
 
 
-def test_nan_is_black_and_never_an_error(fitted):
-    jpeg = to_jpeg(fitted(torch.full((4, 4, 6), float("nan"))), width=96, height=64)
-    assert np.asarray(Image.open(io.BytesIO(jpeg))).max() <= 2
+def test_a_latent_that_is_not_finite_has_no_picture(engine):
+    with pytest.raises(NumericsError):
+        decode_still(engine.components.video, torch.full((4, 4, 6), float("nan")))

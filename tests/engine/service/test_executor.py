@@ -28,7 +28,7 @@ class Client:
     def __init__(self, folder, root, **options):
         self.root, self.events, self.on_event = root, defaultdict(list), lambda event: None
         self.changed = threading.Condition()
-        self.executor = Executor(EngineConfig(model=str(folder), threads=1), data_dir=root / "data", **options)
+        self.executor = Executor(EngineConfig(model=str(folder), threads=1), **options)
         self.executor.start(self._on_event)
 
     def _on_event(self, event):

@@ -1,5 +1,6 @@
 """The worker's loop, in this process: orders go in through the inbox, events come out of ``send``."""
 
+import math
 import queue
 import threading
 import time
@@ -43,7 +44,7 @@ class Rig:
     """A worker that runs until every job it was given has ended. ``on_event`` may give it more orders."""
 
     def __init__(self, folder, root, **options):
-        values = {"policy": "fifo", "save_every_s": 1e9, "preview_every_s": 1e9, "cache_dir": root / "cache", **options}
+        values = {"policy": "fifo", "save_every_s": 1e9, "preview_every_s": 1e9, **options}
         self.root, self.inbox, self.messages = root, queue.SimpleQueue(), []
         self.events = defaultdict(list)
         self.open, self.on_event = set(), None
@@ -92,8 +93,8 @@ class Rig:
         return sum(e.kind == "progress" and e.stage == "denoise" for e in self.events[name])
 
     def leftovers(self):
-        """Files that are neither finished clips nor the preview cache."""
-        return [p for p in self.root.rglob("*") if p.is_file() and p.suffix != ".mp4" and "cache" not in p.parts]
+        """Files that are no finished clips."""
+        return [p for p in self.root.rglob("*") if p.is_file() and p.suffix != ".mp4"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -378,13 +379,41 @@ def test_a_group_that_does_not_fit_runs_one_by_one(tiny_folder, tmp_path, monkey
     assert ends == ["finished", "failed", "finished"]
 
 
-def test_previews_are_jpegs_at_their_interval(tiny_folder, tmp_path):
+def test_previews_are_jpegs_at_their_interval(tiny_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("talkies.engine.worker.reporting.PREVIEW_SHARE", math.inf)  # however slow this machine is
     rig = Rig(tiny_folder, tmp_path, preview_every_s=0.0)
     rig.run(rig.job("a", num_sigmas=6))
     previews = [e for e in rig.events["a"] if e.kind == "preview"]
     assert [e.step for e in previews] == [1, 2, 3, 4, 5]
     assert all(e.jpeg[:2] == b"\xff\xd8" for e in previews)
-    assert list((tmp_path / "cache" / "preview").iterdir())
+
+
+def test_previews_take_a_small_part_of_the_time(tiny_folder, tmp_path, monkeypatch):
+    rig = Rig(tiny_folder, tmp_path, preview_every_s=0.0)
+    decode = worker.decode_still
+
+    def slowly(video, latent):
+        clock.now += 2.0
+        return decode(video, latent)
+
+    clock = Clock()
+    monkeypatch.setattr("talkies.engine.worker.reporting.time", clock)
+    monkeypatch.setattr(worker, "decode_still", slowly)
+    rig.run(rig.job("a", num_sigmas=60), on_event=clock.after_a_step)
+    previews = [e.step for e in rig.events["a"] if e.kind == "preview"]
+    assert previews == [1, 42]  # steps of a second: two seconds of decoding wait for forty
+
+
+class Clock:
+    """Stands for the module ``time``: each step takes a second."""
+
+    now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+    def after_a_step(self, event):
+        self.now += event.kind == "progress" and event.stage == "denoise"
 
 
 def test_a_preview_that_fails_does_not_touch_the_clip(tiny_folder, tmp_path, monkeypatch):

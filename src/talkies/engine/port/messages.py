@@ -26,7 +26,6 @@ class WorkerOptions:
     max_num_seqs: int = 1
     max_step_rows: int | None = None  # None: found at warm-up
     media_root: Path | None = None  # of jobs that name none themselves
-    cache_dir: Path | None = None
     save_every_s: float = 3.0  # between two saves of a running request
     preview_every_s: float = 1.0
 

@@ -14,7 +14,6 @@ import logging
 import threading
 import time
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from talkies.capacity.admission import MemoryModel, check_fits
@@ -52,19 +51,17 @@ log = logging.getLogger(__name__)
 
 
 class Executor:
-    """See :class:`talkies.engine.port.service.EngineService`. ``data_dir`` keeps what is worth keeping between runs."""
+    """See :class:`talkies.engine.port.service.EngineService`."""
 
     def __init__(
         self,
         config: EngineConfig,
         *,
-        data_dir: Path | None = None,
         hang_timeout_s: float = HANG_TIMEOUT_S,
         start_timeout_s: float = START_TIMEOUT_S,
         **options: Any,  # of WorkerOptions
     ) -> None:
-        cache_dir = None if data_dir is None else data_dir / "cache"
-        self._options = WorkerOptions(config=config, cache_dir=cache_dir, **options)
+        self._options = WorkerOptions(config=config, **options)
         self._hang_timeout_s, self._start_timeout_s = hang_timeout_s, start_timeout_s
         self._lock = threading.RLock()
         self._ledger = Ledger()

@@ -16,7 +16,6 @@ from talkies.capacity.cost import CostModel, Size, pixels_of, size_of
 from talkies.capacity.demand import Demand, demand_of
 from talkies.engine.load.build import Components
 from talkies.engine.pipeline.condition_media import MediaAccess, check_media_root
-from talkies.engine.pipeline.preview import LatentToRGB
 from talkies.engine.pipeline.resume import ResumeFile, Saved, sweep_parts
 from talkies.engine.pipeline.run import Boundary, RequestRun
 from talkies.engine.pipeline.sinks import Mp4Sink
@@ -126,7 +125,7 @@ class JobRun:
         assert self.state is not None
         self._voice.before_step(self.state)
 
-    def stepped(self, seconds: float, cost: CostModel, preview: Callable[[], LatentToRGB], *, sharing: int = 1) -> None:
+    def stepped(self, seconds: float, cost: CostModel, preview: Callable[[Tensor], Tensor], *, sharing: int = 1) -> None:
         """Called after the worker stepped ``state``, in a forward of ``seconds`` for ``sharing`` jobs: progress,
         preview, save."""
         state = self.state

@@ -11,10 +11,12 @@ import queue
 import time
 from collections.abc import Callable
 
+from torch import Tensor
+
 from talkies.capacity.admission import MemoryModel
 from talkies.capacity.cost import CostModel
 from talkies.engine.load import build
-from talkies.engine.pipeline.preview import LatentToRGB, load_or_fit
+from talkies.engine.pipeline.preview import decode_still
 from talkies.engine.port.failure import as_talkies
 from talkies.engine.port.messages import (
     At,
@@ -60,7 +62,6 @@ class Worker:
         self._last_line: tuple[str, ...] = ()
         self._books_at = 0.0
         self._started_at = time.time()
-        self._preview: LatentToRGB | None = None
         self._components: build.Components
         self._batcher: Batcher
         self._cost: CostModel
@@ -204,7 +205,7 @@ class Worker:
     def _stepped(self, run: JobRun, seconds: float, *, sharing: int) -> None:
         assert run.state is not None
         try:
-            run.stepped(seconds, self._cost, self._preview_map, sharing=sharing)
+            run.stepped(seconds, self._cost, self._decode_preview, sharing=sharing)
         except Exception as error:
             self._failed(run, error)
             return
@@ -240,12 +241,9 @@ class Worker:
         run.forget()
         self._components.give_back()
 
-    def _preview_map(self) -> LatentToRGB:
-        if self._preview is None:
-            c = self._components
-            c.residency.enter("video")
-            self._preview = load_or_fit(c.video, c.limits, c.model_hash, self._options.cache_dir)
-        return self._preview
+    def _decode_preview(self, latent_Chw: Tensor) -> Tensor:
+        self._components.residency.enter("video")  # the next step fetches again what it needs
+        return decode_still(self._components.video, latent_Chw)
 
     def _announce(self, ids: tuple[str, ...]) -> None:
         if ids != self._last_at:

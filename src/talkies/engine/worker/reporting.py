@@ -7,14 +7,17 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from torch import Tensor
+
 from talkies.capacity.cost import CostModel, pixels_of
 from talkies.engine.events import Progress, Reporter
-from talkies.engine.pipeline.preview import LatentToRGB, Peek, to_jpeg
+from talkies.engine.pipeline.preview import Peek, to_jpeg
 from talkies.engine.pipeline.state import RequestState
 from talkies.engine.port.service import EventKind, Job, JobEvent
 
 log = logging.getLogger(__name__)
 Emit = Callable[[JobEvent], None]
+PREVIEW_SHARE = 0.05  # of the time, at most, in the long run: on a slow machine they come seldom
 
 
 class JobVoice:
@@ -25,7 +28,7 @@ class JobVoice:
         self._preview_every_s = preview_every_s
         self._step_s: float | None = None  # of its own steps, smoothed: what an ETA follows
         self._decode_s = self._later_s = 0.0  # of this output, and of those after it
-        self._last_preview_at = time.monotonic()
+        self._next_preview_at = time.monotonic() + preview_every_s
         self._peek: Peek | None = None
         self._output = 0
         # Not the engine's ETA, which assumes that the device belongs to this request alone.
@@ -44,8 +47,7 @@ class JobVoice:
         self._report(name, step, num_steps, output=self._output, eta_s=eta_s)
 
     def before_step(self, state: RequestState) -> None:
-        wanted = time.monotonic() - self._last_preview_at >= self._preview_every_s
-        self._peek = Peek(state) if wanted else None
+        self._peek = Peek(state) if time.monotonic() >= self._next_preview_at else None
 
     def stepped(
         self, state: RequestState, seconds: float, cost: CostModel, *, forwards_left: int, outputs: int
@@ -59,18 +61,21 @@ class JobVoice:
         self._later_s = eta_s - self._decode_s
         self._report("denoise", state.step, state.num_forwards, output=self._output, eta_s=eta_s)
 
-    def preview(self, state: RequestState, colours: Callable[[], LatentToRGB]) -> None:
-        """If one is due. It is a courtesy: its failure is logged and the clip goes on."""
+    def preview(self, state: RequestState, decode: Callable[[Tensor], Tensor]) -> None:
+        """If one is due: ``decode`` makes a latent [C, h, w] uint8 RGB [H, W, 3]. It is a courtesy: its failure is
+        logged and the clip goes on."""
         if self._peek is None:
             return
         g = state.geometry
+        began = time.monotonic()
         try:
-            jpeg = to_jpeg(colours()(self._peek.x0(state)), width=g.width, height=g.height)
+            jpeg = to_jpeg(decode(self._peek.x0(state)), width=g.width, height=g.height)
             self.emit("preview", stage="denoise", step=state.step, num_steps=state.num_forwards, jpeg=jpeg)
         except Exception:
             log.exception("job %s: no preview", self._job.id)
         self.forget()
-        self._last_preview_at = time.monotonic()
+        now = time.monotonic()
+        self._next_preview_at = now + max(self._preview_every_s, (now - began) / PREVIEW_SHARE)
 
     def forget(self) -> None:
         """Drops what it holds of a step."""
