@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -39,7 +40,7 @@ from talkies.server.starting import Starting
 # The page uses nothing from outside; the policy makes sure that it stays so.
 PAGE_POLICY = "default-src 'self'; img-src 'self' data: blob:; media-src 'self' blob:; frame-ancestors 'none'"
 MAX_INTAKES = 8  # POSTs whose references are being fetched and checked at one time
-PAGE_FILES = {"app.js": "text/javascript", "stream.js": "text/javascript", "style.css": "text/css"}
+PAGE_TYPES = {".js": "text/javascript", ".css": "text/css"}
 
 
 def create_app(service: EngineService, config: ServerConfig) -> FastAPI:
@@ -176,6 +177,7 @@ async def _no_websocket(channel: WebSocket) -> None:
 
 def _add_page(app: FastAPI) -> None:
     folder = resources.files("talkies.server") / "web"
+    assets = {file.name: Path(file.name).suffix for file in folder.iterdir() if Path(file.name).suffix in PAGE_TYPES}
     headers = {"Content-Security-Policy": PAGE_POLICY, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
 
     @app.head("/", include_in_schema=False)
@@ -185,6 +187,6 @@ def _add_page(app: FastAPI) -> None:
 
     @app.get("/web/{name}", include_in_schema=False)
     def asset(name: str) -> Response:
-        if name not in PAGE_FILES:
+        if name not in assets:
             raise NotFound(f"/web/{name[:40]} does not exist", param="path")
-        return Response((folder / name).read_bytes(), media_type=PAGE_FILES[name], headers=headers)
+        return Response((folder / name).read_bytes(), media_type=PAGE_TYPES[assets[name]], headers=headers)
