@@ -21,6 +21,7 @@ from tests.server.page.chromium import DESK, PHONE, chromium, until
 
 DONE = "document.querySelector('#stage').dataset.phase === 'done'"
 PLAYABLE = "[...document.querySelectorAll('#frames video')].every((video) => video.readyState >= 2)"
+AT_REST = "[...document.querySelectorAll('#frames video')].every((video) => video.paused)"
 PREVIEWED = "document.querySelector('#frames img')?.naturalWidth > 0"
 MAX_COLOURS = 256  # a palette keeps each file under 150 kB
 PROMPTS = (
@@ -65,6 +66,7 @@ def _desk(browser: Any, url: str, folder: Path) -> None:
     until(page, DONE, timeout_s=120)
     _make(page, "an orange ball slides right slowly on a white background with a bell sound", outputs="3")
     until(page, f"{DONE} && {PLAYABLE}", timeout_s=120)
+    until(page, AT_REST, timeout_s=60)
     page.click("#stage .star")
     _shoot(page, folder / "page-three.png")
     page.set_input_files("#files", files=[{"name": "holiday.png", "mimeType": "image/png", "buffer": b"no picture"}])
@@ -79,7 +81,7 @@ def _phone(browser: Any, url: str, folder: Path) -> None:
     until(page, f"{DONE} && {PLAYABLE}", timeout_s=60)
     _make(page, RED_BALL, steps="120")
     until(page, f"{DONE} && {PLAYABLE}", timeout_s=120)
-    page.wait_for_timeout(700)  # scrolled
+    until(page, AT_REST, timeout_s=60)
     _shoot(page, folder / "page-phone.png")
 
 
@@ -91,7 +93,10 @@ def _make(page: Any, prompt: str, *, steps: str = "", outputs: str = "1") -> Non
     page.evaluate("document.querySelector('#advanced').open = false")
     old = page.get_attribute("#jobs > li", "id") if page.query_selector("#jobs > li") else None
     page.click("#submit")
-    until(page, f"document.querySelector('#jobs > li')?.id !== {old!r} || problem.textContent".replace("None", "undefined"))
+    until(
+        page,
+        f"document.querySelector('#jobs > li')?.id !== {old!r} || problem.textContent".replace("None", "undefined"),
+    )
 
 
 def _shoot(page: Any, path: Path) -> None:

@@ -93,5 +93,17 @@ def test_the_focus_is_seen_on_everything_that_takes_it(open_page: Callable[..., 
             break
         reached.append(name)
         assert name == "VIDEO" or width >= 2, name
-    wanted = {"again", "curl", "python", "delete", "prompt", "files", "aspect", "seconds", "outputs", "submit", "search"}
+    wanted = {
+        "again",
+        "curl",
+        "python",
+        "delete",
+        "prompt",
+        "files",
+        "aspect",
+        "seconds",
+        "outputs",
+        "submit",
+        "search",
+    }
     assert wanted | {"open", "star", "download", "only"} <= set(reached)

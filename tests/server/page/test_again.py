@@ -65,9 +65,7 @@ def test_again_of_a_job_from_elsewhere(open_page: Callable[..., Any], server: Se
         assert mine[name] == job[name], name
 
 
-def test_references_of_another_browser_are_asked_for(
-    open_page: Callable[..., Any], server: Server, png: Path
-) -> None:
+def test_references_of_another_browser_are_asked_for(open_page: Callable[..., Any], server: Server, png: Path) -> None:
     made = server.http.post("/v1/videos", data={"prompt": "a ball"}, files={"input_reference": png.open("rb")}).json()
     server.wait(made["id"])
     page = open_page(server.url)

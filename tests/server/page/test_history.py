@@ -9,7 +9,7 @@ from tests.server.conftest import Server
 from tests.server.page.chromium import until
 from tests.server.page.test_stage import DONE, READY
 
-VISIBLE = "[...document.querySelectorAll('#jobs > li')].filter(n => !n.hidden).map(n => n.querySelector('.prompt').textContent)"
+VISIBLE = "[...document.querySelectorAll('#jobs > li:not([hidden]) .prompt')].map(node => node.textContent)"
 
 
 def test_search_looks_through_older_pages(open_page: Callable[..., Any], server: Server) -> None:

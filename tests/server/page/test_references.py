@@ -126,7 +126,10 @@ def test_an_error_names_the_file(open_page: Callable[..., Any], server: Server) 
     make(page, "a ball")
     until(page, "problem.textContent")
     assert page.inner_text("#problem").startswith("“holiday.png” must be JPEG")
-    assert page.evaluate("[...document.querySelectorAll('#references li')].map(n => n.dataset.bad)") == ["true", "false"]
+    assert page.evaluate("[...document.querySelectorAll('#references li')].map(n => n.dataset.bad)") == [
+        "true",
+        "false",
+    ]
     page.click("[aria-label='Remove holiday.png']")
     make(page, "a ball")
     until(page, DONE)

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.server.conftest import Server, serving
 from tests.server.fakes import FakeService
 from tests.server.page.chromium import PHONE, until
@@ -74,10 +76,12 @@ def test_all_outputs_stand_side_by_side(
     until(page, DONE)
     until(page, "document.querySelectorAll('#frames video').length === 3")
     until(page, "[...document.querySelectorAll('#frames video')].every(v => v.readyState >= 2)")
-    boxes = page.evaluate("[...document.querySelectorAll('#frames figure')].map(f => f.getBoundingClientRect().toJSON())")
+    boxes = page.evaluate(
+        "[...document.querySelectorAll('#frames figure')].map(f => f.getBoundingClientRect().toJSON())"
+    )
     assert boxes[0]["top"] == boxes[1]["top"]
     assert boxes[0]["right"] < boxes[1]["left"]
-    assert all(0 <= b["left"] and b["right"] <= size["width"] for b in boxes)
+    assert all(b["left"] >= 0 and b["right"] <= size["width"] for b in boxes)
     assert page.evaluate("[...document.querySelectorAll('figcaption')].map(c => c.firstChild.textContent)") == [
         f"Seed {2**63 - 3 + i}" for i in range(3)
     ]
@@ -93,17 +97,19 @@ def test_all_outputs_stand_side_by_side(
         until(page, f"[...document.querySelectorAll('#frames video')].every((v, i) => v.paused === (i !== {output}))")
 
 
+@pytest.mark.parametrize("outputs", ["1", "3"])
+@pytest.mark.parametrize("end", ["done", "failed"])
 def test_cancel_and_delete_never_share_a_place(
-    open_page: Callable[..., Any], server: Server, size: dict[str, int]
+    open_page: Callable[..., Any], server: Server, size: dict[str, int], outputs: str, end: str
 ) -> None:
     page = open_page(server.url, size=size)
-    make(page, "slow ball")
+    make(page, "slow ball" if end == "done" else "slow fail", outputs=outputs)
     until(page, RUNNING)
     cancel = box(page, "#cancel")
     assert not page.is_visible("#delete")
     assert not page.is_visible("#jobs .delete")
     server.service.release.set()
-    until(page, DONE)
+    until(page, f"stage.dataset.phase === '{end}'")
     assert not page.is_visible("#cancel")
     deletes = [box(page, "#delete"), box(page, "#jobs .delete")]
     for other in deletes:
@@ -134,7 +140,21 @@ def test_a_failed_clip_says_why_in_words(open_page: Callable[..., Any], server: 
     make(page, "oom ball")
     until(page, "stage.dataset.phase === 'failed'")
     assert "not enough memory" in page.inner_text("#frames")
-    assert page.inner_text("#notes").startswith("in ")  # and what the server said
+    assert page.inner_text("#notes").startswith("In ")  # and what the server said
+
+
+def test_controls_of_small_clips_come_with_the_focus(open_page: Callable[..., Any], server: Server) -> None:
+    page = open_page(server.url)
+    make(page, "a ball", outputs="2")
+    until(page, "document.querySelectorAll('#frames video').length === 2")
+    shown = "[...document.querySelectorAll('#frames video')].map(video => video.controls).join()"
+    assert page.evaluate(shown) == "false,false"
+    page.focus("figure:nth-of-type(2) video")
+    until(page, f"{shown} === 'false,true'")
+    page.hover("figure:nth-of-type(1) video")
+    until(page, f"{shown} === 'true,true'")
+    page.focus("#prompt")
+    until(page, f"{shown} === 'true,false'")
 
 
 def test_the_stage_of_loading_is_shown_until_clips_can_be_made(open_page: Callable[..., Any], tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Hashable
 from contextlib import suppress
 from pathlib import Path
 
+from torch import Tensor
+
 from talkies.capacity.admission import MemoryModel, Need, check_fits
 from talkies.capacity.cost import CostModel, Size, pixels_of, size_of
 from talkies.capacity.demand import Demand, demand_of

@@ -4,7 +4,7 @@ import { $, button, element, starButton } from "./dom.js";
 import * as jobs from "./jobs.js";
 import { favourites, setFavourite } from "./keep.js";
 import { content, key } from "./stream.js";
-import { describe, isEnded } from "./words.js";
+import { brief, isEnded } from "./words.js";
 
 const PAGE = 100;
 const cards = new Map(); // id -> {node, picture, ...}
@@ -34,7 +34,7 @@ export function show(job) {
   card.created = job.created_at;
   card.node.dataset.status = job.status;
   card.prompt.textContent = job.prompt;
-  card.state.textContent = job.status === "completed" ? countOf(job) : describe(job);
+  card.state.textContent = brief(job);
   card.bar.value = job.progress;
   card.bar.hidden = isEnded(job);
   card.remove.hidden = !isEnded(job);
@@ -46,11 +46,6 @@ export function show(job) {
       .catch(() => (card.hasPicture = false));
   }
   filter();
-}
-
-function countOf(job) {
-  const length = `${Math.round(Number(job.seconds) * 10) / 10} s`;
-  return job.num_outputs > 1 ? `${job.num_outputs} × ${length}` : length;
 }
 
 // Newest first. Jobs of one second arrive in order, so the later one of them goes before.

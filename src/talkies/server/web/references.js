@@ -112,8 +112,8 @@ function card(each, index) {
   const chip = button(label || "", () => insert(label), { className: "chip", title: "Put this name into the prompt" });
   chip.hidden = !label;
   if (label) chip.setAttribute("aria-label", `Put ${label} into the prompt`);
-  const earlier = button("←", () => move(index, index - 1), { className: "earlier", disabled: index === 0 });
-  const later = button("→", () => move(index, index + 1), { className: "later", disabled: index === items.length - 1 });
+  const earlier = button("↑", () => move(index, index - 1), { className: "earlier", disabled: index === 0 });
+  const later = button("↓", () => move(index, index + 1), { className: "later", disabled: index === items.length - 1 });
   const away = button("Remove", () => remove(index), { className: "remove" });
   earlier.setAttribute("aria-label", `Move ${each.name} earlier`);
   later.setAttribute("aria-label", `Move ${each.name} later`);

@@ -3,7 +3,7 @@
 import { $, announce, button, element } from "./dom.js";
 import { outputOf, previewsOf } from "./jobs.js";
 import { content, key } from "./stream.js";
-import { describe, detail, facts, isEnded } from "./words.js";
+import { describe, detail, facts, isEnded, sentence } from "./words.js";
 
 let shown = null; // the job
 let drawn = ""; // what the frames were built for
@@ -38,11 +38,11 @@ export function show(job) {
     if (phase === "done") fillVideos(job, was !== null && was.id === job.id);
     if (phase === "running") for (const [output, url] of previewsOf(job.id)) preview(job, output, url);
   }
-  $("state").textContent = describe(job);
+  $("state").textContent = phase === "failed" ? "Again brings its settings back." : describe(job);
   $("bar").value = job.progress;
   $("caption").textContent = job.prompt;
   $("facts").textContent = facts(job);
-  const notes = [...new Set([detail(job), ...job.warnings])].filter(Boolean);
+  const notes = [...new Set([detail(job), ...job.warnings].filter(Boolean).map(sentence))];
   $("notes").replaceChildren(...notes.map((text) => element("li", { textContent: text })));
   if (phase === "running") mark(job);
   speak(job, was);
@@ -72,16 +72,17 @@ const nameOf = (output, job) => (job.num_outputs > 1 ? `clip ${output + 1} of ${
 function build(job, phase) {
   release();
   const [width, height] = job.size.split("x").map(Number);
-  frames = Array.from({ length: phase === "failed" ? 1 : job.num_outputs }, (_, output) => {
+  frames = Array.from({ length: job.num_outputs }, (_, output) => {
     const slot = element("div", { className: "slot" });
     const note = element("figcaption");
     const figure = element("figure", {}, slot, note);
     note.textContent = `Seed ${seedOf(job, output)}`;
-    note.hidden = job.num_outputs === 1 || phase === "failed";
+    note.hidden = job.num_outputs === 1;
     return { figure, slot, note };
   });
-  if (phase === "failed") frames[0].slot.append(element("p", { textContent: describe(job) }));
   const grid = element("div", { className: "grid" }, ...frames.map((frame) => frame.figure));
+  // Over all frames, which keep their size: nothing below may jump to where Cancel just was.
+  if (phase === "failed") grid.append(element("p", { className: "failure", textContent: describe(job) }));
   grid.style.setProperty("--ratio", width / height);
   grid.dataset.count = frames.length;
   grid.dataset.tall = height > width;
@@ -101,7 +102,8 @@ async function fillVideos(job, wasWatched) {
   const poster = await content(job, "thumbnail").catch(() => "");
   keepBlob(poster);
   frames.forEach(async ({ slot, note }, output) => {
-    const video = element("video", { controls: true, playsInline: true, preload: "auto" });
+    const video = element("video", { playsInline: true, preload: "auto", tabIndex: 0 });
+    controlsOf(video, job.num_outputs > 1);
     video.setAttribute("aria-label", `${nameOf(output, job)}: ${job.prompt}`);
     if (output === 0 && poster) video.poster = poster;
     video.onplay = () => $("frames").querySelectorAll("video").forEach((other) => other !== video && other.pause());
@@ -118,6 +120,15 @@ async function fillVideos(job, wasWatched) {
     // A clip that was waited for begins by itself, if the browser allows it.
     if (output === 0 && wasWatched && document.hasFocus()) video.play().catch(() => {});
   });
+}
+
+// On a small picture the controls hide the clip: there they come with the pointer or the focus.
+function controlsOf(video, isSmall) {
+  video.controls = !isSmall;
+  if (!isSmall) return;
+  video.onpointerenter = video.onfocus = () => (video.controls = true);
+  video.onpointerleave = () => (video.controls = document.activeElement === video);
+  video.onblur = () => (video.controls = video.matches(":hover"));
 }
 
 function keepBlob(url) {

@@ -91,6 +91,15 @@ export function describe(job) {
   return `${STAGES[job.stage] || "Starting"}${step}${left}`;
 }
 
+// For a card: as short as it can be.
+export function brief(job) {
+  if (job.status === "failed") return job.error.code === "cancelled" ? "Stopped" : "Failed";
+  if (job.status === "queued") return job.paused ? "Paused" : job.queue_position ? `Number ${job.queue_position} in line` : "Waiting";
+  if (job.status === "in_progress") return `${job.progress} %`;
+  const length = `${Math.round(Number(job.seconds) * 10) / 10} s`;
+  return job.num_outputs > 1 ? `${job.num_outputs} × ${length}` : length;
+}
+
 // For a failed job whose error has words of its own: what the server said beside them.
 export function detail(job) {
   return job.error && job.error.code in JOB_ERRORS && job.error.code !== "cancelled" ? job.error.message : "";
@@ -105,7 +114,7 @@ export function facts(job) {
 
 const trimmed = (seconds) => String(Math.round(Number(seconds) * 100) / 100);
 
-function sentence(text) {
+export function sentence(text) {
   const hint = text.match(/^(.*\S) \(([^()]+)\)$/s); // the server's "message (hint)"
   const parts = hint ? [hint[1], hint[2]] : [text];
   return parts.map((part) => part[0].toUpperCase() + part.slice(1).replace(/\.$/, "") + ".").join(" ");
