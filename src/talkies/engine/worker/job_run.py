@@ -127,7 +127,9 @@ class JobRun:
         assert self.state is not None
         self._voice.before_step(self.state)
 
-    def stepped(self, seconds: float, cost: CostModel, preview: Callable[[Tensor], Tensor], *, sharing: int = 1) -> None:
+    def stepped(
+        self, seconds: float, cost: CostModel, preview: Callable[[Tensor], Tensor], *, sharing: int = 1
+    ) -> None:
         """Called after the worker stepped ``state``, in a forward of ``seconds`` for ``sharing`` jobs: progress,
         preview, save."""
         state = self.state
