@@ -26,6 +26,8 @@ const STAGES = {
   encode: "Reading the prompt",
   denoise: "Making picture and sound",
   decode: "Writing the clip",
+  mux: "Writing the clip",
+  restarting: "The engine is starting again",
 };
 
 export function taskWords(task, roles) {
