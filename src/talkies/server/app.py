@@ -11,8 +11,6 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -28,6 +26,7 @@ from talkies import __version__
 from talkies.engine.port.service import EngineService
 from talkies.server import absent, errors, routes
 from talkies.server.config import ServerConfig
+from talkies.server.edge import page_files
 from talkies.server.edge.auth import Keys
 from talkies.server.edge.middleware import BodyLimit, HostGuard, RequestLog, RootPath
 from talkies.server.edge.reference_page import REFERENCE_POLICY, reference_page
@@ -37,10 +36,7 @@ from talkies.server.jobs.coordinator import Coordinator
 from talkies.server.openapi import without_422
 from talkies.server.starting import Starting
 
-# The page uses nothing from outside; the policy makes sure that it stays so.
-PAGE_POLICY = "default-src 'self'; img-src 'self' data: blob:; media-src 'self' blob:; frame-ancestors 'none'"
 MAX_INTAKES = 8  # POSTs whose references are being fetched and checked at one time
-PAGE_TYPES = {".js": "text/javascript", ".css": "text/css"}
 
 
 def create_app(service: EngineService, config: ServerConfig) -> FastAPI:
@@ -176,17 +172,14 @@ async def _no_websocket(channel: WebSocket) -> None:
 
 
 def _add_page(app: FastAPI) -> None:
-    folder = resources.files("talkies.server") / "web"
-    assets = {file.name: Path(file.name).suffix for file in folder.iterdir() if Path(file.name).suffix in PAGE_TYPES}
-    headers = {"Content-Security-Policy": PAGE_POLICY, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
-
     @app.head("/", include_in_schema=False)
     @app.get("/", include_in_schema=False)
     def page() -> Response:
-        return Response((folder / "index.html").read_bytes(), media_type="text/html", headers=headers)
+        return page_files.page()
 
     @app.get("/web/{name}", include_in_schema=False)
     def asset(name: str) -> Response:
-        if name not in assets:
+        answer = page_files.asset(name)
+        if answer is None:
             raise NotFound(f"/web/{name[:40]} does not exist", param="path")
-        return Response((folder / name).read_bytes(), media_type=PAGE_TYPES[assets[name]], headers=headers)
+        return answer

@@ -1,7 +1,7 @@
 """The server before there is anything to serve: it answers from the moment its port is open.
 
 Building the application waits for the worker to say what it serves, which takes seconds, or minutes where a model is
-downloaded. Until then every request gets a 503 with the stage at once.
+downloaded. Until then the page is there, and every other request gets a 503 with the stage at once.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from talkies.engine.port.service import EngineService
 from talkies.errors import NotReady
+from talkies.server.edge import page_files
 from talkies.server.edge.middleware import RequestLog
 from talkies.server.errors import Json, response_of
 
@@ -50,6 +51,10 @@ class Starting:
     async def _not_yet(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == "/ping":
             await Json({"status": "ok"})(scope, receive, send)
+            return
+        page = page_files.of_path(scope["path"]) if scope["method"] in ("GET", "HEAD") else None
+        if page is not None:  # which asks /health and shows the stage
+            await page(scope, receive, send)
             return
         stage = (self.service.loading_stage if self.service is not None else None) or "starting the worker"
         error = NotReady(f"engine is loading: {stage}", hint="wait", param="engine")

@@ -92,6 +92,9 @@ def test_health_answers_at_once_with_the_stage(tmp_path: Path, monkeypatch: pyte
         assert "engine is loading: starting the worker" in answer.json()["error"]["message"]
         assert answer.headers["x-request-id"].startswith("req_")
         assert get(url, "/ping").status_code == 200
+        assert get(url, "/").headers["content-type"].startswith("text/html")  # the page shows the stage itself
+        assert get(url, "/web/app.js").status_code == 200
+        assert get(url, "/web/nothing.js").status_code == get(url, "/web/../app.py").status_code == 503
         service.loading_stage = "text encoder"
         made.set()
         until(lambda: "engine is loading: text encoder" in get(url, "/health").text)
