@@ -33,6 +33,7 @@ gpu: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m bench.e2e_cpu
+	$(BIN)/python -m bench.start
 	$(BIN)/python -m bench.scheduling
 	$(BIN)/python -m bench.load
 	$(BIN)/python -m bench.meaning

@@ -28,6 +28,8 @@ from tests.tiny_checkpoint import Processor
 
 PROMPT = "a red ball bounces slowly on a dark background with a bell sound"
 
+LEAST_PSNR_DB = 40
+
 
 def diffusers_pipeline(folder: Path):
     """The modular pipeline over the same folder; a stand-in for the processor that insists on torchvision."""
@@ -108,17 +110,24 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "clip.mp4"
-        runs = [ours(engine, request, path) for _ in range(args.runs)]
-        short = [ours(engine, default, path) for _ in range(args.runs)]
-        peer = [theirs(pipe, request, geometry, path) for _ in range(args.runs)]
+        runs, short, peer = [], [], []
+        for _ in range(args.runs if psnr >= LEAST_PSNR_DB else 0):  # in turn: what else a machine does hits both alike
+            runs.append(ours(engine, request, path))
+            peer.append(theirs(pipe, request, geometry, path))
+            short.append(ours(engine, default, path))
+    if not runs:
+        checks = {"same_noise_psnr_at_least_40_db": False}
+        write_result("e2e", "cpu", shape={}, metrics={"same_noise_psnr_db": psnr}, peer={}, checks=checks)
+        raise SystemExit(f"the two clips agree at {psnr:.1f} dB only: nothing was timed")
     metrics = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
+    metrics["over_diffusers"] = statistics.median(a["client_s"] / b for a, b in zip(runs, peer, strict=True))
     metrics["default_clip_client_s"] = statistics.median(run["client_s"] for run in short)
     metrics["rtf"] = metrics["client_s"] / geometry.duration_s
     metrics["same_noise_psnr_db"] = psnr
     peer_s = {"diffusers_client_s": statistics.median(peer)}
     checks = {
-        "same_noise_psnr_at_least_40_db": bool(psnr >= 40),
-        "not_slower_than_diffusers": metrics["client_s"] <= peer_s["diffusers_client_s"],
+        "same_noise_psnr_at_least_40_db": bool(psnr >= LEAST_PSNR_DB),
+        "not_slower_than_diffusers": metrics["over_diffusers"] <= 1.0,
         "default_clip_at_most_10_s": metrics["default_clip_client_s"] <= 10,
     }
     shape = {

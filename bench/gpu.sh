@@ -1,5 +1,5 @@
 #!/bin/sh
-# All results that need GPUs:  sh bench/gpu.sh OUT      about 13 minutes on two H200, 15 on one
+# All results that need GPUs:  sh bench/gpu.sh OUT      about 14 minutes on two H200, 16 on one
 # With two GPUs what needs both comes first; then forwards run on one while memory is measured on the other. One line of every
 # log ends with "finished"; results are in OUT/*.json as soon as each part is done. Needs diffusers for the peer, fa3-fwd for
 # the fastest attention; PyAV and pydantic for the last line (skipped with the reason where they are missing).
@@ -13,7 +13,7 @@ gpus=$($PYTHON -c "import torch; print(torch.cuda.device_count())") || exit 2
 [ "$gpus" -ge 1 ] || { echo "no CUDA device" >&2; exit 2; }
 
 forwards() {
-  $PYTHON -m bench.dit_forward --repeats 2 --out "$OUT" --limit-s 540
+  $PYTHON -m bench.dit_forward --repeats 2 --out "$OUT" --limit-s 620
   $PYTHON -m bench.text_encoder --out "$OUT" --limit-s 60
   echo "forwards finished"
 }

@@ -33,6 +33,7 @@ from bench.report import print_table, write_result
 
 PROMPT = "a red ball bounces quickly on a dark background with a drum sound"
 END = ("completed", "failed")
+MOST_GROWTH_MIB = 250  # the first clip's own memory included
 
 
 class Server:
@@ -156,8 +157,9 @@ def main() -> None:
              for i in range(args.jobs)]  # fmt: skip
     with tempfile.TemporaryDirectory() as name, contextlib.closing(Server(Path(name), args.model)) as server:
         server.start()
+        rss = {"start": server.rss_mib()}
         one_job(server, 10_000, "good", rng)  # the first clip allocates what stays
-        before = server.rss_mib()
+        rss["first_clip"] = server.rss_mib()
         begun = time.monotonic()
         ended: list[tuple[str, str, str | None]] = []
         lock = threading.Lock()
@@ -170,17 +172,24 @@ def main() -> None:
             if count == args.jobs // 3:
                 for pid in server.children():
                     os.kill(pid, signal.SIGKILL)
+            if count == args.jobs // 2:
+                rss["middle"] = server.rss_mib()
             if count == 2 * args.jobs // 3:
+                rss["before_restart"] = server.rss_mib()
                 server.kill()
                 server.start()
+                rss["restart"] = server.rss_mib()
 
         with ThreadPoolExecutor(args.clients) as pool:
             list(pool.map(run, range(args.jobs)))
         took = time.monotonic() - begun
-        growth = server.rss_mib() - before
+        rss["end"] = server.rss_mib()
         page = httpx.get(server.url + "/").status_code
         listed = [job["id"] for job in httpx.get(server.url + "/v1/videos", params={"limit": 100}).json()["data"]]
 
+    # Over the whole run, from the fresh start: the first clip's share of it stands apart, and both kinds of process are
+    # started anew on the way, so what either had taken before its end counts as well.
+    growth = max(rss[name] for name in ("middle", "before_restart", "end")) - rss["start"]
     table = collections.Counter((kind, end) for kind, end, _ in ended)
     for (kind, end), count in sorted(table.items()):
         print(f"  {kind:<12} {end:<14} {count}")
@@ -191,6 +200,7 @@ def main() -> None:
         "lost": len(set(kept) - set(listed)),
         "duplicated": len(listed) - 1 - len(set(kept)),
         "wrong_state": wrong,
+        **{f"rss_{name}_mib": value for name, value in rss.items()},
         "rss_growth_mib": growth,
         "seconds": took,
     }
@@ -200,7 +210,7 @@ def main() -> None:
         "nothing_twice": metrics["duplicated"] == 0,
         "right_states": wrong == 0,
         "page_alive": page == 200,
-        "memory_flat": growth < 100,
+        "memory_flat": growth < MOST_GROWTH_MIB,
     }
     print_table("load: worker and server killed on the way", metrics, {}, checks)
     write_result(

@@ -131,27 +131,34 @@ class Run:
             input_ids=ids, token_tags=(1,) * length, mm_token_type_ids=zeros, image_grids=(), video_grids=()
         )
         states = encoder.encode(prompt).states.float().cpu()  # the first one is not timed
+        prefix = f"{precision}_{name}_{length}"
+        if not self.right(prefix, precision, length, states):
+            self.say(f"{prefix:<20} not timed: its outputs are wrong")
+            return
         with peak(self.device) as seen:
             seconds = median_of(lambda: encoder.encode(prompt), self.device, repeats=self.repeats)
-        prefix = f"{precision}_{name}_{length}"
         self.metrics[f"{prefix}_s"] = seconds
         self.metrics[f"{prefix}_host_s"] = self.enqueue_seconds(encoder, ids)
         self.metrics[f"{prefix}_peak_gib"] = seen.gib
         self.metrics[f"{prefix}_activations_gib"] = (seen.most - seen.start) / GIB
         over = seconds / self.metrics[f"{precision}_{length}_floor_s"]
-        text = f"{prefix:<20} {seconds * 1e3:9.2f} ms, {over:.2f} x floor, peak {seen.gib:.2f} GiB"
+        self.say(f"{prefix:<20} {seconds * 1e3:9.2f} ms, {over:.2f} x floor, peak {seen.gib:.2f} GiB")
+
+    def right(self, prefix: str, precision: str, length: int, states: Tensor) -> bool:
+        """Whether ``states`` [L, D] are finite and near the exact ones; the first ones of a length are those."""
+        finite = self.checks[f"{prefix} is finite"] = bool(states.isfinite().all())
         if length not in self.exact:
-            self.exact[length] = states
-        else:
-            want = self.exact[length]
-            error = ((states - want).norm() / want.norm()).item()
-            cosine = torch.nn.functional.cosine_similarity(states, want, dim=1).min().item()
-            self.metrics[f"{prefix}_rel_err"], self.metrics[f"{prefix}_min_cosine"] = error, cosine
-            limit = MAX_FP8_ERROR if precision == "fp8" else MAX_FA3_ERROR
-            self.checks[f"{prefix} error under {limit}"] = error < limit
-            text += f", error {error:.4f}, cosine of the worst token {cosine:.4f}"
-        self.checks[f"{prefix} is finite"] = bool(states.isfinite().all())
-        self.say(text)
+            if finite:
+                self.exact[length] = states
+            return finite
+        want = self.exact[length]
+        error = ((states - want).norm() / want.norm()).item()
+        cosine = torch.nn.functional.cosine_similarity(states, want, dim=1).min().item()
+        self.metrics[f"{prefix}_rel_err"], self.metrics[f"{prefix}_min_cosine"] = error, cosine
+        limit = MAX_FP8_ERROR if precision == "fp8" else MAX_FA3_ERROR
+        near = self.checks[f"{prefix} error under {limit}"] = error < limit
+        self.say(f"{prefix:<20} error {error:.4f}, cosine of the worst token {cosine:.4f}")
+        return finite and near
 
     def enqueue_seconds(self, encoder: TextEncoder, ids: tuple[int, ...]) -> float:
         """The layers alone, not waited for: what the host needs to say them."""

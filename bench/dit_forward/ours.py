@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from bench.dit_forward.exact_rows import part_exact_rows
 from bench.dit_forward.floor import beside_floor
 from bench.dit_forward.run import FASTEST, FP8, Reported, Run
 from talkies.attention import registry
@@ -18,33 +19,38 @@ from talkies.model.chunking import WHOLE, Chunking
 
 
 def part_bf16(run: Run) -> None:
+    name = run.best()
+    run.trusted(name)
     with peak(run.device) as load:
-        name = run.best()
         dit = fw.make_dit(run.source, run.device, run.dtype, attend=name, kernels=run.kernels)
     run.metric("bf16_load_peak_gib", load.gib, "GiB")
     with torch.inference_mode():
         step = fw.Step(dit, run.inputs())
     found = fw.measured(step, run.device, repeats=1)
+    run.require("bf16_finite", _finite(found), "outputs are finite")
+    run.outputs["bf16"] = found.outputs
     seconds = beside_floor(run, "bf16", step, found, 1.02)
     run.metric("bf16_peak_gib", found.peak.gib, "GiB")
     run.metric("bf16_weights_gib", found.peak.start / GIB, "GiB")
     run.notes.append(f"bf16_s is with attention {name}, kernels {run.kernels}")
-    run.outputs["bf16"] = found.outputs
-    run.check("bf16_finite", all(bool(x.isfinite().all()) for x in run.outputs["bf16"]), "outputs are finite")
     with Reported(run, "bf16 breakdown"):
         _where(run, "bf16", step)
     for other in run.backends:
-        # The exact ones differ by their kernel alone, which the floor times; what approximates has an error to state.
-        if other == name or (run.on_gpu and registry.create(other, select.create(run.kernels)).exactness is None):
+        # cudnn is what compiled diffusers runs; other exact ones differ by their kernel alone, which the floor times.
+        exact = registry.create(other, select.create(run.kernels)).exactness is None
+        if other == name or (run.on_gpu and exact and other != "cudnn"):
             continue
         if run.clock.left_s < 2 * seconds + 20 and run.on_gpu:
             run.notes.append(f"no time for attention {other}")
             continue
         with Reported(run, f"bf16 {other}"):
+            run.trusted(other)
             dit.attend = registry.create(other, select.create(run.kernels))
-            found = fw.measured(step, run.device, repeats=1)
-            run.metric(f"bf16_{other}_s", found.seconds)
+            found = fw.measured(step, run.device, repeats=run.repeats if exact else 1)
             error = fw.relative(found.outputs, run.outputs["bf16"])
+            limit = 0.05 if exact else 0.15
+            run.require(f"bf16_{other}_agrees", error <= limit, f"{error:.2e} from {name}, at most {limit}")
+            run.metric(f"bf16_{other}_s", found.seconds)
             run.metric(f"bf16_{other}_rel", error, f"to {name}")
             if other == "fa3-fp8":
                 run.metric("fp8_attention_rel_err", error, "")
@@ -56,9 +62,10 @@ def part_bf16(run: Run) -> None:
         with Reported(run, f"bf16 {label}"):
             dit.use_chunking(chunking(run.config))
             found = fw.measured(step, run.device, repeats=1)
+            error = fw.relative(found.outputs, run.outputs["bf16"])
+            run.require(f"bf16_{label}_agrees", error <= 0.05, f"{error:.2e} from whole")
             run.metric(f"bf16_{label}_s", found.seconds)
             run.metric(f"bf16_{label}_activations_gib", (found.peak.most - found.peak.start) / GIB, "GiB")
-            error = fw.relative(found.outputs, run.outputs["bf16"])
             run.metric(f"bf16_{label}_rel", error, "to whole")
     dit.use_chunking(WHOLE)
 
@@ -71,6 +78,7 @@ MEMORY: dict[str, Callable[[DiTConfig], Chunking]] = {
 
 def part_fp8(run: Run) -> None:
     fastest, exact = run.best(FASTEST), run.best()
+    run.trusted("fp8", fastest)
     with peak(run.device) as load:
         dit = fw.make_dit(run.source, run.device, run.dtype, attend=fastest, kernels=run.kernels, quantize=FP8)
     run.metric("fp8_load_peak_gib", load.gib, "GiB")
@@ -82,23 +90,35 @@ def part_fp8(run: Run) -> None:
     with torch.inference_mode():
         step = fw.Step(dit, run.inputs())
     found = fw.measured(step, run.device, repeats=1)
+    run.require("fp8_finite", _finite(found), "outputs are finite")
+    run.outputs["fp8"] = found.outputs
+    if "bf16" in run.outputs:
+        error = fw.relative(found.outputs, run.outputs["bf16"])
+        run.require("fp8_near_bf16", error <= MAX_FP8_ERROR, f"{error:.3f}, at most {MAX_FP8_ERROR}")
+        run.metric("fp8_rel_err", error, "to bf16")
     seconds = beside_floor(run, "fp8", step, found, 1.08)
     run.metric("fp8_peak_gib", found.peak.gib, "GiB")
     run.notes.append(f"fp8_s is with attention {fastest}, kernels {run.kernels}")
-    run.outputs["fp8"] = found.outputs
-    run.check("fp8_finite", all(bool(x.isfinite().all()) for x in run.outputs["fp8"]), "outputs are finite")
-    if "bf16" in run.outputs:
-        run.metric("fp8_rel_err", fw.relative(run.outputs["fp8"], run.outputs["bf16"]), "to bf16")
     with Reported(run, "fp8 breakdown"):
         _where(run, "fp8", step)
+    with Reported(run, "fp8 exact rows"):
+        part_exact_rows(run, dit, fastest)
     if exact != fastest and run.clock.left_s > 2 * seconds + 20:
         with Reported(run, "fp8 products alone"):
             dit.attend = registry.create(exact, select.create(run.kernels))
             found = fw.measured(step, run.device, repeats=1)
-            run.metric("fp8_products_alone_s", found.seconds)
             if "bf16" in run.outputs:
                 error = fw.relative(found.outputs, run.outputs["bf16"])
+                run.require("fp8_products_near_bf16", error <= MAX_FP8_ERROR, f"{error:.3f}, at most {MAX_FP8_ERROR}")
                 run.metric("fp8_products_rel_err", error, "to bf16")
+            run.metric("fp8_products_alone_s", found.seconds)
+
+
+MAX_FP8_ERROR = 0.15  # of random weights, which forgive nothing
+
+
+def _finite(found: fw.Measured) -> bool:
+    return all(bool(x.isfinite().all()) for x in found.outputs)
 
 
 def _where(run: Run, label: str, step: fw.Step) -> None:

@@ -22,6 +22,10 @@ EXACT = ("fa3", "cudnn", "sdpa")
 FASTEST = ("fa3-fp8", *EXACT)
 
 
+class CheckFailed(Exception):
+    """A check failed: what it watches is not reported."""
+
+
 @dataclass
 class Run:
     """What the parts share, and what they found."""
@@ -70,6 +74,27 @@ class Run:
     def check(self, name: str, good: bool, detail: str) -> None:
         self.checks[name] = bool(good)
         self.say(f"  {'ok' if good else 'NOT OK':<6} {name}: {detail}")
+
+    def require(self, name: str, good: bool, detail: str) -> None:
+        """As :meth:`check`; what comes after a failed one is not measured: raises :class:`CheckFailed`."""
+        self.check(name, good, detail)
+        if not good:
+            raise CheckFailed(f"{name}: {detail}")
+
+    def trusted(self, *names: str) -> None:
+        """Raises :class:`CheckFailed` where part ``checks`` found one of these backends or precisions wrong."""
+        kinds = ("parity", "repeats", "chunked", "emulation")
+        for check, good in self.checks.items():
+            kind, _, rest = check.partition("_")
+            if not good and kind in kinds and rest.partition("_")[2] in names:
+                raise CheckFailed(f"{check} failed, so nothing of it is timed")
+
+    def withdraw(self, prefix: str, why: str) -> None:
+        """Takes back the figures whose names begin with ``prefix``: a later check found them worthless."""
+        for name in [name for name in self.metrics if name.startswith(prefix)]:
+            del self.metrics[name]
+        self.notes.append(f"{prefix}*: withdrawn, {why}")
+        self.say(f"  withdrawn: {prefix}*, {why}")
 
 
 class Reported:

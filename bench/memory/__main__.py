@@ -83,6 +83,9 @@ def part_ranks(run: Run) -> None:
     for name, value in found.items():
         if name.startswith("check "):
             run.check(name.removeprefix("check "), bool(value))
+            what, _, why = name.removeprefix("check ").partition(": ")
+            if not value and why in ("bit-equal to resident", "close to one rank", "ranks agree bit for bit"):
+                run.withdraw(*(f"{what}_{figure}" for figure in ("s", "peak_gib", "card_gib", "speedup")))
         else:
             run.metric(name, value, "")
     if run.on_gpu:

@@ -127,7 +127,10 @@ def curve(run: Run, prefix: str, quantize: QuantizeConfig) -> None:
                     resident = found
                     whole = whole or found
                     continue
-                _equal(run, f"{prefix}{_rows(step)} rows, {count} resident", found, resident)
+                what = f"{prefix}{_rows(step)} rows, {count} resident"
+                if not _equal(run, what, found, resident):
+                    _withdraw(run, prefix, f"{_rows(step)}_r{count}")
+                    continue
                 if count == 0 and step is steps[0]:
                     _summary(run, prefix, resident, found)
         assert whole is not None
@@ -136,8 +139,10 @@ def curve(run: Run, prefix: str, quantize: QuantizeConfig) -> None:
         for name, chunking in (CHUNKINGS if run.on_gpu else SMOKE_CHUNKINGS).items():
             dit.use_chunking(chunking)
             found = _point(run, prefix, steps[0], quantize, LayerwiseConfig(), chunking, f"r0_{name}")
+            if not _equal(run, f"{prefix}{_rows(steps[0])} rows, 0 resident, {name}", found, whole):
+                _withdraw(run, prefix, f"{_rows(steps[0])}_r0_{name}")
+                continue
             run.metrics[f"{prefix}streamed_{name}_s"] = found.seconds
-            _equal(run, f"{prefix}{_rows(steps[0])} rows, 0 resident, {name}", found, whole)
             if found.peak.gib <= GIB_LIMITS[prefix]:
                 small.append(found.seconds / whole.seconds)
         if run.on_gpu:
@@ -204,9 +209,14 @@ def predicted_peak(
     )
 
 
-def _equal(run: Run, what: str, found: fw.Measured, want: fw.Measured) -> None:
+def _withdraw(run: Run, prefix: str, key: str) -> None:
+    run.withdraw(f"{prefix}s_{key}", f"{prefix}peak_gib_{key}")
+
+
+def _equal(run: Run, what: str, found: fw.Measured, want: fw.Measured) -> bool:
     equal = all(torch.equal(a, b) for a, b in zip(found.outputs, want.outputs, strict=True))
     run.check(f"{what}: bit-equal to resident", equal)
+    return equal
 
 
 def _summary(run: Run, prefix: str, resident: fw.Measured, streamed: fw.Measured) -> None:

@@ -85,10 +85,10 @@ def run(run: Run) -> None:
 
         with torch.inference_mode():
             states = stage("encode", "text", lambda: _encode(run, text))
-            run.check("e2e text states are finite", bool(states.isfinite().all()))
+            _require(run, "e2e text states are finite", states)
             state = stage("pack", "dit.refiner", lambda: _pack(run, dit, states))
             latents = stage("denoise", "dit", lambda: _denoise(state))
-            run.check("e2e latents are finite", bool(latents.isfinite().all()))
+            _require(run, "e2e latents are finite", latents)
             frames = stage("decode", "video", lambda: _decode(run, video, latents))
         run.metric("e2e_frames", frames, "frames")
         if device.type == "cuda":
@@ -103,6 +103,15 @@ def run(run: Run) -> None:
         residency.close()
         if device.type == "cuda":
             torch.cuda.set_per_process_memory_fraction(1.0, device)
+
+
+def _require(run: Run, name: str, value: torch.Tensor) -> None:
+    """The check, and without it none of this part's figures."""
+    good = bool(value.isfinite().all())
+    run.check(name, good)
+    if not good:
+        run.withdraw(*(figure for figure in run.metrics if figure.startswith("e2e_")))
+        raise RuntimeError(f"not so: {name}")
 
 
 def _wishes(run: Run, sizes: Sizes) -> tuple[Wishes, Any]:

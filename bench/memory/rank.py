@@ -92,8 +92,9 @@ class Rank:
         if self.peers.rank == 0:
             print(f"    {name:<44} {value:.6g}", flush=True)
 
-    def check(self, name: str, good: bool) -> None:
+    def check(self, name: str, good: bool) -> bool:
         self.note(f"check {name}", good)
+        return bool(good)
 
     def same_on_all(self, outputs: list[torch.Tensor]) -> bool:
         digest = hashlib.sha256(b"".join(x.contiguous().numpy().tobytes() for x in outputs)).hexdigest()

@@ -41,7 +41,7 @@ def write(run: Run, part: str) -> Path:
         bench,
         name,
         shape=shape,
-        metrics=old.get("metrics", {}) | run.metrics,
+        metrics={k: v for k, v in (old.get("metrics", {}) | run.metrics).items() if k not in run.withdrawn},
         peer=old.get("peer", {}) | run.peer,
         checks=old.get("checks", {}) | run.checks,
         folder=run.out,

@@ -34,6 +34,7 @@ class Run:
     metrics: dict[str, float] = field(default_factory=dict)
     peer: dict[str, float] = field(default_factory=dict)
     checks: dict[str, bool] = field(default_factory=dict)
+    withdrawn: set[str] = field(default_factory=set)
 
     @property
     def on_gpu(self) -> bool:
@@ -49,6 +50,12 @@ class Run:
     def metric(self, name: str, value: float, unit: str = "s") -> None:
         self.metrics[name] = float(value)
         self.say(f"  {name:<44} {value:>12.6g} {unit}")
+
+    def withdraw(self, *names: str) -> None:
+        """Figures of a forward whose outputs were wrong: they are not reported, nor what an earlier call found."""
+        for name in names:
+            self.metrics.pop(name, None)
+        self.withdrawn |= set(names)
 
     def check(self, name: str, good: bool, detail: str = "") -> None:
         self.checks[name] = bool(good)

@@ -29,31 +29,34 @@ def part(me: Rank, precision: str) -> None:
     join_ranks(dit, me.peers)
     step = me.step(dit)
     resident = me.measured(step)
-    _note(me, name, resident)
-    _plan(me, name, precision, step, LayerwiseConfig(resident=len(dit.blocks)), WHOLE)
-    me.note(f"{name}_speedup", one.seconds / resident.seconds)
+    # What computes something else has no speed: each figure comes after the check of the outputs it timed.
     apart = fw.relative(resident.outputs, one.outputs)
     me.note(f"{name}_rel", apart)
-    me.check(f"{name}: close to one rank", apart < MOST_APART[precision])
-    me.check(f"{name}: ranks agree bit for bit", me.same_on_all(resident.outputs))
+    close = me.check(f"{name}: close to one rank", apart < MOST_APART[precision])
+    same = me.check(f"{name}: ranks agree bit for bit", me.same_on_all(resident.outputs))
+    if close and same:
+        _note(me, name, resident)
+        me.note(f"{name}_speedup", one.seconds / resident.seconds)
+    _plan(me, name, precision, step, LayerwiseConfig(resident=len(dit.blocks)), WHOLE)
 
     streamed = stream(list(dit.blocks), me.device, LayerwiseConfig())
     assert streamed is not None
     free(me.device)
     me.note(f"{name}_host_gib", streamed.host_bytes / GIB)
     found = me.measured(step)
-    _note(me, f"{name}_streamed", found)
+    if me.check(f"{name}_streamed: bit-equal to resident", equal(found, resident)):
+        _note(me, f"{name}_streamed", found)
     _plan(me, f"{name}_streamed", precision, step, LayerwiseConfig(), WHOLE)
-    me.check(f"{name}: streamed bit-equal to resident", equal(found, resident))
     if me.on_gpu:
         me.check(f"{name}: streamed within 1.02 of resident", found.seconds <= 1.02 * resident.seconds)
 
     dit.use_chunking(CHUNKING)
     free(me.device)
     found = me.measured(step)
-    _note(me, f"{name}_streamed_chunked", found)
+    apart = fw.relative(found.outputs, one.outputs)
+    if me.check(f"{name}_streamed_chunked: close to one rank", apart < MOST_APART[precision]):
+        _note(me, f"{name}_streamed_chunked", found)
     _plan(me, f"{name}_streamed_chunked", precision, step, LayerwiseConfig(), CHUNKING)
-    me.check(f"{name}: chunks close to one rank", fw.relative(found.outputs, one.outputs) < MOST_APART[precision])
     dit.use_chunking(WHOLE)
     me.together()
     streamed.close()

@@ -65,7 +65,56 @@ def test_every_backend_of_a_hopper_is_gone_through(tmp_path, monkeypatch):
     )
     assert 0 < metrics["fp8_attention_rel_err"] < 0.1
     assert metrics["fp8_products_rel_err"] <= metrics["fp8_rel_err"] * 1.2
-    assert any("floor_fp8_s is with attention fa3-fp8+kernel" in note for note in found["shape"]["notes"])
+    for label in ("keyframes", "references"):
+        assert 0 < metrics[f"fp8_{label}_exact_rows"] < metrics[f"fp8_{label}_rows"]
+        assert metrics[f"fp8_{label}_s"] > 0
+        assert metrics[f"fp8_{label}_nothing_exact_s"] > 0
+    assert metrics["fp8_edge_step_exact_rows"] == metrics["fp8_edge_step_rows"]
+    assert found["checks"]["exact_rows_conditions"]
+    assert any("floor_fp8 is with attention fa3-fp8+kernel" in note for note in found["shape"]["notes"])
+
+
+class WrongFlash3(FakeFlash3):
+    """Every bf16 attention is a tenth too large."""
+
+    def flash_attn_func(self, q, *args, **kwargs):
+        out, rest = super().flash_attn_func(q, *args, **kwargs)
+        return (out * 1.1 if q.dtype == torch.bfloat16 else out), rest
+
+
+def test_what_a_failed_check_watches_is_not_reported(tmp_path, monkeypatch):
+    from talkies.attention import flash3
+
+    monkeypatch.setattr(flash3, "load", WrongFlash3)
+    monkeypatch.setattr(dit_forward, "backends_here", lambda *_: (["sdpa", "fa3", "fa3-fp8"], []))
+    parts = "checks,bf16,fp8,small,diffusers"
+    assert dit_forward.main(["--device", "cpu", "--out", str(tmp_path), "--parts", parts]) == 1
+    found = _results(tmp_path)
+    assert not found["checks"]["parity_1_fa3"]
+    assert not [name for name in found["metrics"] if name.startswith(("bf16_", "small_"))]
+    assert any("bf16 failed: CheckFailed" in note for note in found["shape"]["notes"])
+    # Conditions that are exact are computed by the broken kernel: those are not timed, what is all e4m3 is.
+    assert "fp8_s" in found["metrics"]
+    assert "fp8_keyframes_s" not in found["metrics"]
+    assert not [name for name in found["metrics"] if name.startswith("speedup")]
+
+
+def test_a_peer_that_disagrees_takes_our_figure_with_it(tmp_path, monkeypatch):
+    from bench.dit_forward import peer
+
+    made = peer.diffusers_dit
+
+    def other_weights(source, device):
+        model = made(source, device)
+        next(model.parameters()).mul_(3)
+        return model
+
+    monkeypatch.setattr(peer, "diffusers_dit", other_weights)
+    assert dit_forward.main(["--device", "cpu", "--out", str(tmp_path), "--parts", "bf16,diffusers"]) == 1
+    found = _results(tmp_path)
+    assert not found["checks"]["full_size_agrees_with_diffusers_eager"]
+    assert not [name for name in found["metrics"] if name.startswith("bf16_")]
+    assert "diffusers_eager_s" not in found["peer"]
 
 
 def test_unknown_parts_are_refused(capsys):

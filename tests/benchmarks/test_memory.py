@@ -34,7 +34,7 @@ def test_two_ranks_of_the_smoke_run_agree_with_one(tmp_path):
     assert memory.main(["--smoke", "--parts", "ranks", "--rank-parts", "tp_fp8", "--out", str(tmp_path)]) == 0
     found = json.loads((tmp_path / "streaming-smoke-cpu.json").read_text())
     assert found["checks"]["both ranks ran to their end"]
-    assert found["checks"]["tp2_fp8: streamed bit-equal to resident"]
+    assert found["checks"]["tp2_fp8_streamed: bit-equal to resident"]
     assert {"tp2_fp8_peak_gib", "tp2_fp8_speedup"} <= found["metrics"].keys()
     assert 0 < found["metrics"]["tp2_fp8_rel"] < 0.2
     assert "tp2_s" not in found["metrics"]

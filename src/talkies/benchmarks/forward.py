@@ -18,7 +18,7 @@ from talkies.attention import registry as attention
 from talkies.benchmarks.random_dit import RandomDiT
 from talkies.benchmarks.timing import Peak, median_of, peak, synchronize
 from talkies.h3.config import DiTConfig
-from talkies.h3.packing import PackedLayout, build_layout, concat_layouts
+from talkies.h3.packing import PackedCondition, PackedLayout, build_layout, concat_layouts
 from talkies.h3.timesteps import step_plan
 from talkies.kernels import select
 from talkies.model.block import RowView
@@ -48,13 +48,14 @@ TINY = DiTConfig(
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """Sizes of one request: ``audio_latents`` a channel, two channels; video in latents."""
+    """Sizes of one request: ``audio_latents`` a channel, two channels; video and ``conditions`` in latents."""
 
     text: int
     audio_latents: int
     frames: int
     height: int
     width: int
+    conditions: tuple[PackedCondition, ...] = ()
 
     def layout(self) -> PackedLayout:
         return build_layout(
@@ -64,6 +65,7 @@ class Shape:
             latent_width=self.width,
             audio_latents=self.audio_latents,
             patch_size=(1, 2, 2),
+            conditions=self.conditions,
         )
 
 
