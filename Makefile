@@ -1,13 +1,14 @@
 # make demo   sets up .venv and makes a clip          make test   sets up .venv and passes the tests
 # make check  lint, types, import contracts               make test-kernels   the Triton kernels on a CPU (installs triton, 690 MB)
 # make parity beside diffusers, on the same weights       make bench          what a CPU can measure, into bench/results
+# make test-bounds  rooms with the newest and the oldest releases that pyproject.toml admits, in .venv-bounds (gigabytes)
 # make gpu    the tests that need a CUDA device (with a PYTHON whose torch sees one)
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test test-kernels parity gpu bench check clean
+.PHONY: demo test test-kernels test-bounds parity gpu bench check clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -24,6 +25,9 @@ test: $(STAMP)
 test-kernels: $(STAMP)
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[kernels]'
 	$(BIN)/python -m pytest -q -n 2 tests/kernels tests/placement
+
+test-bounds:
+	$(PYTHON) tests/bounds.py --python $(PYTHON) $(BOUNDS)
 
 parity: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not gpu" tests/parity

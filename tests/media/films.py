@@ -99,7 +99,13 @@ def sliding_bar(at_s: float) -> np.ndarray:
     return np.broadcast_to((40 + 180 * cover)[None, :, None], (128, 192, 3)).round().astype(np.uint8)
 
 
-def interlaced_film(num_frames: int = 25, fps: int = 25) -> bytes:
+_INTERLACED = {
+    "libx264": ("mp4", {"x264-params": "interlaced=1", "crf": "4"}),
+    "mpeg2video": ("mpegts", {"flags": "+ildct+ilme", "b": "8000000"}),
+}
+
+
+def interlaced_film(num_frames: int = 25, fps: int = 25, codec: str = "libx264") -> bytes:
     """The sliding bar as a camera of fields sees it: the upper field at the frame's time, the lower one half later."""
 
     def woven() -> Iterator[av.VideoFrame]:
@@ -120,6 +126,5 @@ def interlaced_film(num_frames: int = 25, fps: int = 25) -> bytes:
             graph.vpush(frame)
             yield graph.vpull()
 
-    return encoded(
-        marked(), container="mp4", codec="libx264", fps=fps, options={"x264-params": "interlaced=1", "crf": "4"}
-    )
+    container, options = _INTERLACED[codec]
+    return encoded(marked(), container=container, codec=codec, fps=fps, options=options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from talkies.cli import bench, convert, doctor, generate, inspect, jobs, plan, serve
+from talkies.cli.common import print_in_any_encoding
 from talkies.cli.help_page import Command
 
 app = typer.Typer(
@@ -39,4 +40,5 @@ def _main(version: bool = typer.Option(False, "--version", callback=_version, is
 
 
 def main() -> None:
+    print_in_any_encoding()
     app()

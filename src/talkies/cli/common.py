@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import json
 import logging
 import signal
@@ -138,5 +139,23 @@ def plain(text: object) -> str:
 
 
 def print_json(data: Any) -> None:
-    """One object on one line: the last line of stdout is what scripts parse."""
-    print(json.dumps(data, ensure_ascii=False, allow_nan=False), flush=True)
+    """One object on one line: the last line of stdout is what scripts parse.
+
+    Where stdout's encoding lacks a character, all that is not ASCII is escaped: the same JSON in other bytes.
+    """
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False)
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(data, allow_nan=False)
+    print(text, flush=True)
+
+
+def print_in_any_encoding() -> None:
+    """From now on a character that the encoding of stdout or stderr lacks is printed as ``?`` and ends no command.
+
+    A Latin-1 or KOI8-R terminal has no ellipsis for a help page and no Chinese for a prompt.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+            stream.reconfigure(errors="replace")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,8 @@ from talkies.cli.run_server import engine_config as engine_config
 from talkies.cli.run_server import listen as _listen
 from talkies.cli.run_server import run as _run
 from talkies.engine.options import OPTIONS, EngineOptions
+from talkies.errors import ConfigError
+from talkies.files.home import base_folder, expanded
 
 if TYPE_CHECKING:
     from talkies.engine.port.service import EngineService
@@ -268,7 +269,7 @@ def serve(
     settings: ServerConfig | None = None
     with refusals.kept():
         settings = ServerConfig(
-            data_dir=(data_dir or _default_data_dir()).expanduser().absolute(),
+            data_dir=expanded(data_dir or _default_data_dir(), "data_dir").absolute(),
             served_model_name=served_model_name[0] if served_model_name else None,
             model_aliases=tuple(served_model_name[1:]),
             api_keys=tuple(api_key),
@@ -316,5 +317,12 @@ def serve(
 
 
 def _default_data_dir() -> Path:
-    base = os.environ.get("XDG_DATA_HOME")
-    return Path(base) / "talkies" if base else Path.home() / ".local" / "share" / "talkies"
+    """Raises ``ConfigError``."""
+    base = base_folder("XDG_DATA_HOME", ".local", "share")
+    if base is None:
+        raise ConfigError(
+            "there is no home folder to keep jobs and videos in",
+            hint="give --data-dir (TALKIES_DATA_DIR), or set HOME",
+            param="data_dir",
+        )
+    return base / "talkies"

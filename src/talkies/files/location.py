@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import struct
 from pathlib import Path
 
 from talkies.errors import CheckpointError
+from talkies.files.home import base_folder, expanded
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 SAMPLE_BYTES = 65_536
@@ -18,14 +20,21 @@ SMALL_FILE_BYTES = 16 * 2**20
 def resolve_checkpoint(path_or_hub_id: str | Path) -> Path:
     """A local folder or file as it is; a hub id (``owner/name``) downloaded, or taken from the local cache.
 
-    Raises ``CheckpointError`` in one line when it is neither, or the hub cannot be reached.
+    Raises ``CheckpointError`` in one line when it is neither, the hub cannot be reached, or there is no place to keep
+    it, and ``ConfigError`` for a ``~`` without a home.
     """
-    local = Path(path_or_hub_id).expanduser()
+    local = expanded(path_or_hub_id, "model")
     if local.exists():
         return local
     name = str(path_or_hub_id)
     if not HUB_ID.fullmatch(name):
         raise CheckpointError(f"no checkpoint at {name}", hint="pass a folder, or a hub id such as owner/name")
+    named = any(os.environ.get(variable) for variable in ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"))
+    if not named and base_folder("XDG_CACHE_HOME", ".cache") is None:
+        raise CheckpointError(
+            f"{name} is not a local folder, and there is no home folder to keep a download in",
+            hint="set HF_HOME to a folder, or download it and pass its folder",
+        )
     from huggingface_hub import snapshot_download
 
     try:

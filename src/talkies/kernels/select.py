@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from talkies.errors import ConfigError
+from talkies.kernels.compiled import keep_compiled
 from talkies.kernels.fp8_linear.reference import fp8_linear
 from talkies.kernels.gate_residual.reference import gate_residual
 from talkies.kernels.gate_residual_norm.reference import gate_residual_norm
@@ -63,6 +64,7 @@ def _triton() -> Ops:
         )
     import triton
 
+    keep_compiled()
     if not torch.cuda.is_available() and not triton.knobs.runtime.interpret:
         raise ConfigError(
             f"the triton kernels need a CUDA device, and torch {torch.__version__} sees none",

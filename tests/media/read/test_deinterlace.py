@@ -1,5 +1,6 @@
 import av
 import numpy as np
+import pytest
 
 from talkies.media.read.readers import read_video
 from tests.media import films
@@ -9,9 +10,10 @@ def error(pixels: np.ndarray, at_s: float) -> float:
     return float(np.abs(pixels.astype(float) - films.sliding_bar(at_s)).mean())
 
 
-def test_an_interlaced_video_reads_as_whole_pictures_at_the_time_of_their_first_field():
+@pytest.mark.parametrize("codec", ["libx264", "mpeg2video"])
+def test_an_interlaced_video_reads_as_whole_pictures_at_the_time_of_their_first_field(codec):
     """The bar moves by two pixels between the fields, which woven pictures show as a comb."""
-    clip = read_video(films.interlaced_film(), fps=25, max_seconds=1)
+    clip = read_video(films.interlaced_film(codec=codec), fps=25, max_seconds=1)
     assert len(clip.frames) == 25
     assert clip.notes == (
         "the video is interlaced: each frame is made of its first field, lines between are filled in",

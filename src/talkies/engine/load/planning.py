@@ -28,6 +28,7 @@ from talkies.codecs.video.config import VideoVAEConfig
 from talkies.codecs.video.vae import TOKENS_PER_BATCH_CPU, TOKENS_PER_BATCH_GPU
 from talkies.engine.config import EngineConfig, ResolvedConfig
 from talkies.errors import ConfigError
+from talkies.files.home import base_folder
 from talkies.files.json_files import read_json
 from talkies.files.tensor_files import TensorFiles
 from talkies.h3.geometry import Limits
@@ -263,6 +264,7 @@ def _set_allocator(settings: str) -> None:
     old(settings)
 
 
-def cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "talkies"
+def cache_folder() -> Path | None:
+    """``None`` where nothing can be kept: there is no home folder."""
+    base = base_folder("XDG_CACHE_HOME", ".cache")
+    return None if base is None else base / "talkies"

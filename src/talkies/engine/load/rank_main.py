@@ -6,8 +6,10 @@ Holds its share of the DiTs, runs what rank 0 says, and ends when the pipe does.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
+import threading
 import traceback
 from contextlib import suppress
 from dataclasses import replace
@@ -34,9 +36,10 @@ from talkies.placement.ranks.peers import Peers
 def main(connection: Connection) -> int:
     # Ctrl-C goes to the whole group; rank 0 decides what it means for us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    told: Told = connection.recv()
+    threading.Thread(target=_leave_with_rank_0, args=(connection.fileno(),), name="rank-0-watch", daemon=True).start()
     peers: Peers | None = None
     try:
+        told: Told = connection.recv()
         config = _own(told.config, told.rank)
         resolved = resolve(config)
         torch.set_num_threads(resolved.threads)
@@ -52,8 +55,8 @@ def main(connection: Connection) -> int:
         )
         connection.send(Loaded())
         follow(dits.by_partition, peers, resolved.device, lambda: _order(connection), residency.enter)
-    except WorkerDied:
-        return 1  # another rank's failure, which has been told
+    except (WorkerDied, EOFError, BrokenPipeError, ConnectionResetError):
+        return 1  # another rank's failure, which has been told; or rank 0 is gone, and nobody listens
     except Exception as error:
         if peers is not None:
             peers.fail(error)
@@ -61,6 +64,15 @@ def main(connection: Connection) -> int:
         _say(connection, as_talkies(error))
         return 1
     return 0
+
+
+def _leave_with_rank_0(pipe: int) -> None:
+    """Ends this process when rank 0 has closed the pipe or is gone, whatever else goes on here: a group that rank 0
+    will never join would wait for minutes, and say so in a traceback."""
+    poll = select.poll()
+    poll.register(pipe, 0)  # no events but that the other end is closed
+    poll.poll()
+    os._exit(0)
 
 
 def _own(config: EngineConfig, rank: int) -> EngineConfig:

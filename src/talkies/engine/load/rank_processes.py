@@ -11,14 +11,12 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -46,7 +44,7 @@ class Told:
     placement: Placement
     rank: int
     degree: int
-    store: str  # a file in which the ranks find each other
+    store: int  # an inherited file, in memory, in which the ranks find each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,22 +68,30 @@ class Ranks:
                 hint="close it first, or open the second one in a process of its own",
                 param="tensor_parallel",
             )
-        self._folder = tempfile.TemporaryDirectory(prefix="talkies-ranks-")
-        store = str(Path(self._folder.name) / "store")
         degree = config.tensor_parallel
-        told = [Told(config=config, placement=placement, rank=r, degree=degree, store=store) for r in range(1, degree)]
-        self._followers = [_Follower(t) for t in told]
+        self._followers: list[_Follower] = []
         self._ending = False
+        # A file without a name: however the processes end, nothing of it stays. It is never closed: torch writes to its
+        # number once more when it forgets the group, whenever that is, and the number must not be another file's then.
+        self._store = os.memfd_create("talkies-ranks")
         try:
+            for rank in range(1, degree):
+                told = Told(config=config, placement=placement, rank=rank, degree=degree, store=self._store)
+                self._followers.append(_Follower(told))
             for follower in self._followers:
                 follower.expect(RankStarted, BEGIN_TIMEOUT_S)
-            self.peers = Peers(join(0, degree, store, device))
+            self.peers = Peers(join(0, degree, self._store, device))
         except BaseException:
-            self.close()
+            self._end(patience_s=0.0)  # they hold nothing yet, and who stops a start does not wait
             raise
         self.leader = Leader(self.peers, self._tell)
         for follower in self._followers:
             threading.Thread(target=self._watch, args=(follower,), name="rank-watch", daemon=True).start()
+
+    @property
+    def processes(self) -> list[subprocess.Popen[bytes]]:
+        """Of the other ranks."""
+        return [follower.process for follower in self._followers]
 
     def wait_loaded(self) -> None:
         """Until every follower has its weights. Raises what one of them raises."""
@@ -94,13 +100,17 @@ class Ranks:
 
     def close(self) -> None:
         """Ends the others. The engine cannot run any more."""
+        self._end(patience_s=5.0)
+
+    def _end(self, patience_s: float) -> None:
+        if self._ending:
+            return
         self._ending = True
         for follower in self._followers:
-            follower.end()
+            follower.end(patience_s)
         if dist.is_initialized():
             with suppress(RuntimeError):
                 dist.destroy_process_group()
-        self._folder.cleanup()
 
     def _tell(self, order: Order) -> None:
         for follower in self._followers:
@@ -134,7 +144,9 @@ class _Follower:
         with theirs:
             fd = theirs.fileno()
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "talkies.engine.load.rank_main", str(fd)], pass_fds=(fd,), start_new_session=True
+                [sys.executable, "-m", "talkies.engine.load.rank_main", str(fd)],
+                pass_fds=(fd, told.store),
+                start_new_session=True,
             )
         self._connection = Connection(ours.detach())
         self.send(told)
@@ -159,22 +171,23 @@ class _Follower:
         assert isinstance(message, kind), message
         return message
 
-    def end(self) -> None:
+    def end(self, patience_s: float) -> None:
         self._connection.close()  # it leaves when the pipe ends
         try:
-            self.process.wait(timeout=5.0)
+            self.process.wait(timeout=patience_s)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
 
 
-def join(rank: int, degree: int, store: str, device: torch.device) -> dist.ProcessGroup:
-    """The group of all ranks. Collective."""
+def join(rank: int, degree: int, store: int, device: torch.device) -> dist.ProcessGroup:
+    """The group of all ranks, which meet in the open file ``store``. Collective."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this machine
     if device.type == "cuda":
         torch.cuda.set_device(device)
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, store=dist.FileStore(store, degree), rank=rank, world_size=degree, timeout=TIMEOUT)
+    meeting = dist.FileStore(f"/proc/self/fd/{store}", degree)
+    dist.init_process_group(backend, store=meeting, rank=rank, world_size=degree, timeout=TIMEOUT)
     group = dist.group.WORLD
     assert group is not None
     return group

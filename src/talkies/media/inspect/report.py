@@ -102,7 +102,7 @@ def inspect(source: str | os.PathLike[str] | bytes, *, name: str | None = None) 
             audio_s = wave.shape[1] / rate
             sound = sound_stream(container)
             assert sound is not None
-            if track.times_s and sound.start_time is not None and sound.time_base is not None:
+            if track.times_s and sound.start_time is not None and sound.time_base:
                 late_s = float(sound.start_time * sound.time_base) - track.times_s[0]
     rms_dbfs = _rms_dbfs(wave)
     if info.video is None:

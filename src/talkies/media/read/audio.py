@@ -15,7 +15,7 @@ import numpy as np
 from av.container import InputContainer
 
 from talkies.errors import MediaError, NumericsError
-from talkies.media.read.container import open_media, until_end
+from talkies.media.read.container import CONVERT, UNKNOWN_CODEC, open_media, until_end
 from talkies.media.read.promised import check_whole, promised_s
 from talkies.media.read.streams import sound_stream, unread_sounds
 
@@ -84,6 +84,8 @@ def decode_native(
     """
     stream = sound_stream(container)
     assert stream is not None
+    if stream.codec_context is None:  # PyAV 18.0 and older would crash
+        raise MediaError(f"{label} {UNKNOWN_CODEC}", hint=CONVERT, param=label)
     promised = promised_s(container, stream)
     blocks: list[np.ndarray] = []
     filled = 0  # samples of the wave already in `blocks`
@@ -223,7 +225,7 @@ def check_wave(wave: np.ndarray) -> None:
 
 def frame_time(frame: av.AudioFrame | av.VideoFrame) -> Fraction | None:
     """Presentation time in seconds, exact."""
-    if frame.pts is None or frame.time_base is None:
+    if frame.pts is None or not frame.time_base:
         return None
     return Fraction(frame.pts) * frame.time_base
 
@@ -232,7 +234,7 @@ def _cut_padding(
     wave: np.ndarray, rate: int, stream: av.AudioStream, container: InputContainer, begin_s: Fraction
 ) -> np.ndarray:
     """Without the encoder's tail: AAC fills its last block of 1,024, and only MP4 says exactly where the sound ends."""
-    if not container.format.name.startswith("mov") or stream.duration is None or stream.time_base is None:
+    if not container.format.name.startswith("mov") or stream.duration is None or not stream.time_base:
         return wave
     end = round(((stream.start_time or 0) * stream.time_base + stream.duration * stream.time_base - begin_s) * rate)
     return wave[:, :end] if 0 < wave.shape[1] - end <= MAX_CODEC_PADDING and end > 0 else wave

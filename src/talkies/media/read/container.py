@@ -10,7 +10,7 @@ import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import av
 from av.container import InputContainer
@@ -24,6 +24,9 @@ FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,flv,asf,wav,w64
 UNKNOWN_CODEC = "has picture or sound of a codec that cannot be read"
 CONVERT = "convert it to MP4 with H.264 and AAC"
 MAX_DECODE_PIXELS = 5760 * 5760
+
+# PyAV up to 18 raises for metadata that is not UTF-8 unless it is told otherwise; PyAV 19 always reads it.
+_METADATA: dict[str, Any] = {"metadata_errors": "replace"} if hasattr(InputContainer, "metadata_errors") else {}
 
 Frame = TypeVar("Frame", av.VideoFrame, av.AudioFrame)
 
@@ -46,7 +49,7 @@ def open_media(source: str | os.PathLike[str] | bytes, name: str | None = None) 
         target = f"file:{path.absolute()}"  # the prefix keeps a name such as "concat:a|b" a name
     options = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
     try:
-        container = av.open(target, "r", options=options, metadata_errors="replace")
+        container = av.open(target, "r", options=options, **_METADATA)
     except (av.FFmpegError, OSError, ValueError) as exc:
         # EINVAL is how FFmpeg says that it knows the format but was not allowed to open it.
         reason = "its kind is not allowed" if exc.__class__.__name__ == "ArgumentError" else reason_of(exc)

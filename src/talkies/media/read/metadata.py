@@ -20,9 +20,9 @@ def pack_metadata(metadata: Mapping[str, Any]) -> str:
 
 
 def unpack_metadata(text: str | None) -> dict[str, Any]:
-    """The request in a file's comment; ``{}`` for a comment that is not ours."""
-    try:
-        value = json.loads(text or "")
+    """The request in a file's comment; ``{}`` for a comment that is not ours. Bytes that are no UTF-8 are U+FFFD."""
+    try:  # PyAV 19 escapes such bytes, older ones were told to replace them
+        value = json.loads((text or "").encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}

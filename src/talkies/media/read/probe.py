@@ -87,10 +87,10 @@ def probe_container(container: InputContainer) -> MediaInfo:
 
 def _length_s(container: InputContainer, stream: av.VideoStream | av.AudioStream, total_s: float) -> float:
     length = promised_s(container, stream)
-    if length is None and stream.duration is not None and stream.time_base is not None:
+    if length is None and stream.duration is not None and stream.time_base:
         length = stream.duration * stream.time_base
     return total_s if length is None else float(length)
 
 
 def _start_s(stream: av.VideoStream | av.AudioStream) -> float:
-    return 0.0 if stream.start_time is None or stream.time_base is None else float(stream.start_time * stream.time_base)
+    return 0.0 if stream.start_time is None or not stream.time_base else float(stream.start_time * stream.time_base)

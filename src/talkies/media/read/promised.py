@@ -30,7 +30,7 @@ def promised_s(container: InputContainer, stream: av.VideoStream | av.AudioStrea
     To be asked before decoding: decoders of sound replace the bit rate by that of the last block.
     """
     length = None
-    if stream.duration is not None and stream.time_base is not None:
+    if stream.duration is not None and stream.time_base:
         length = stream.duration * stream.time_base
     if container.format.name == "mp3" and length is not None and isinstance(stream, av.AudioStream):
         bit_rate = stream.codec_context.bit_rate if stream.codec_context else None

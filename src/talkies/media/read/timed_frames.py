@@ -142,7 +142,7 @@ class TimedFrames:
 
 def _duration_s(frame: av.VideoFrame, rate: Fraction) -> Fraction:
     nominal = 1 / rate
-    if not frame.duration or frame.time_base is None:
+    if not frame.duration or not frame.time_base:
         return nominal
     duration = frame.duration * frame.time_base
     return nominal if abs(duration - nominal) <= frame.time_base else duration

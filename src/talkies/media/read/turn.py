@@ -41,7 +41,8 @@ def turn_note(frame: av.VideoFrame) -> str | None:
 
 
 def _matrix_of(frame: av.VideoFrame) -> tuple[int, int, int, int] | None:
-    data: Any = next((s for s in frame.side_data if getattr(s, "type", None) == SideDataType.DISPLAYMATRIX), None)
+    sides: Any = frame.side_data  # iteration gives values in PyAV 18 and keys in PyAV 19
+    data = sides.get(SideDataType.DISPLAYMATRIX)
     if data is None:
         return None
     matrix = np.frombuffer(bytes(data)[:36], np.int32)
