@@ -21,6 +21,9 @@ from talkies.kernels import select
 from talkies.model.dit import PackedDiT
 
 
+CLIP_LATENTS = 5  # latent frames of one clip of the video VAE
+
+
 def conditions_of(shape: fw.Shape) -> dict[str, tuple[PackedCondition, ...]]:
     """A first and a last frame; two square pictures and a sound of half the clip's length."""
     height, width = shape.height, shape.width
@@ -37,13 +40,15 @@ def conditions_of(shape: fw.Shape) -> dict[str, tuple[PackedCondition, ...]]:
 
 
 def part_exact_rows(run: Run, dit: PackedDiT, attention: str) -> None:
-    exactness = registry.create(attention, select.create(run.kernels)).exactness
+    attend = registry.create(attention, select.create(run.kernels))
+    exactness = attend.exactness
     if exactness is None:
         run.notes.append(f"no forwards with exact rows: {attention} approximates nothing")
         return
     _check(run, attention)
     for label, conditions in conditions_of(run.shape).items():
-        inputs = fw.make_inputs(run.source, [replace(run.shape, conditions=conditions)], run.device, run.dtype)
+        shape = _fitting(replace(run.shape, conditions=conditions), attend.max_rows)
+        inputs = fw.make_inputs(run.source, [shape], run.device, run.dtype)
         with torch.inference_mode():
             step = fw.Step(dit, inputs)
         nothing_exact = fw.measured(step, run.device, repeats=1)
@@ -53,6 +58,13 @@ def part_exact_rows(run: Run, dit: PackedDiT, attention: str) -> None:
         step = fw.Step(dit, run.inputs())
     step.view = step.view.with_exact([(0, run.inputs().layout.num_rows)])
     _report(run, "edge_step", step, None)
+
+
+def _fitting(shape: fw.Shape, max_rows: int | None) -> fw.Shape:
+    """The longest clip whose rows, conditions included, the backend takes: a clip of the VAE less at a time."""
+    while max_rows is not None and shape.layout().num_rows > max_rows and shape.frames > CLIP_LATENTS:
+        shape = replace(shape, frames=shape.frames - CLIP_LATENTS)
+    return shape
 
 
 def _report(run: Run, label: str, step: fw.Step, nothing_exact: fw.Measured | None) -> None:
