@@ -20,7 +20,6 @@ from talkies.h3.packing import AudioCondition, PackedCondition, VisualCondition
 from talkies.kernels import select
 from talkies.model.dit import PackedDiT
 
-
 CLIP_LATENTS = 5  # latent frames of one clip of the video VAE
 
 
