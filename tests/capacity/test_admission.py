@@ -263,3 +263,30 @@ def test_a_clip_is_admitted_by_what_its_plan_counted(model, engine):
     rows = demand_of(request(124, 96, 64), engine.limits).rows
     assert forward_bytes(Sizes(), 58_758, Chunking(mlp_rows=8192, head_groups=2)) == round(rates.bytes(58_758))
     assert need_of(chunked, request(124, 96, 64), engine.limits).transient >= 0.99 * rates.bytes(rows)
+
+
+def test_what_a_job_holds_in_host_memory_by_hand(model, engine):
+    """Twelve bytes a pixel of a decoded window, half of it again while the next is begun; three copies of the sound in
+    float32 and two channels; and 225 bytes a pixel of the writer."""
+    exact = replace(model, slack=1.0)
+    demand = demand_of(request(56, 96, 64), engine.limits)
+    window = 12 * model.sizes.video.window_frames * 96 * 64
+    sound = 3 * 2 * 4 * demand.target.num_samples
+    packed = stage_bytes.held_bytes(model.sizes, demand, whole_modulation=model.whole_modulation)
+    assert exact.need(demand).held == packed + 1.5 * window + sound + 225 * 96 * 64
+
+
+@pytest.mark.parametrize("stage", ["denoise", "text", "decode", "encode", "sound"])
+def test_weights_that_visit_are_added_to_the_bytes_of_their_own_stage(model, engine, stage, tmp_path):
+    Image.new("RGB", (96, 64)).save(tmp_path / "p.png")
+    still = Condition(kind="image", uri=str(tmp_path / "p.png"), role="first")
+    demand = demand_of(request(22, 96, 64, conditions=(still,)), engine.limits)
+    works = {
+        "denoise": model.forward.bytes(demand.rows),
+        "text": stage_bytes.text_bytes(model.sizes, demand, fp8=model.fp8_text),
+        "decode": stage_bytes.decode_bytes(model.sizes, demand),
+        "encode": stage_bytes.condition_bytes(model.sizes, demand.conditions[0]),
+        "sound": stage_bytes.sound_bytes(model.sizes, demand),
+    }
+    visited = replace(model, slack=1.0, visits=Visits(**{stage: 10**12}))
+    assert visited.need(demand).transient == round(10**12 + works[stage])

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from talkies.capacity import hardware, planner, refusal
+from talkies.capacity import hardware, planner, refusal, stage_bytes
 from talkies.capacity import plan as plan_module
 from talkies.capacity import seconds as timing
 from talkies.capacity import weight_bytes as wb
@@ -20,6 +20,7 @@ from talkies.errors import ConfigError
 from talkies.h3.config import DiTConfig
 from talkies.model.chunking import Chunking
 from talkies.placement.components import Residences
+from talkies.placement.modulation_feed import WHOLE_BYTES
 from talkies.placement.quantize import QuantizeConfig
 from talkies.placement.stream.layerwise import LayerwiseConfig
 from tests.capacity.test_stage_bytes import FULL
@@ -219,3 +220,29 @@ def test_measured_figures_are_kept(tmp_path):
     path.write_text("{}")
     assert hardware.load(path) is None
     assert hardware.load(tmp_path / "absent") is None
+
+
+@pytest.mark.parametrize("dit", [None, LayerwiseConfig(resident=10)])
+def test_the_peak_of_every_stage_by_hand(dit):
+    """From packing on, what the request holds between its steps counts, too; in its encoding nothing is packed yet."""
+    where, chunking = Residences(dit=dit, text="streamed", video="evicted", audio="evicted"), Chunking(mlp_rows=8192)
+    plan = plan_module.price(SIZES, FULL, H200, Wishes(), where, chunking)
+    weights = [
+        wb.dit_weights(SIZES, QuantizeConfig(), dit),
+        wb.text_weights(SIZES, "streamed"),
+        wb.video_weights(SIZES, "evicted"),
+        wb.audio_weights(SIZES, "evicted"),
+    ]
+    blocks, text, video, audio = (w.visiting for w in weights)
+    always = sum(w.fixed for w in weights) + (96 << 20)
+    held = stage_bytes.held_bytes(SIZES, FULL, whole_modulation=WHOLE_BYTES)
+    assert held > 58_758 * 2 * 48 * 2  # the rotary table alone
+    refiner = max(wb.refiner_bytes(SIZES.dit, 2)) if dit else 0
+    decode = video + stage_bytes.decode_bytes(SIZES, FULL)
+    wanted = {
+        "encode": text + stage_bytes.text_bytes(SIZES, FULL),
+        "pack": held + max(refiner, stage_bytes.table_bytes(SIZES, FULL)),
+        "denoise": held + blocks + stage_bytes.forward_bytes(SIZES, FULL.rows, chunking),
+        "decode": held + max(decode, audio + stage_bytes.sound_bytes(SIZES, FULL)),
+    }
+    assert {s.name: s.peak_bytes for s in plan.stages} == {name: always + peak for name, peak in wanted.items()}

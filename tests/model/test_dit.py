@@ -6,9 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from talkies.attention import registry
 from talkies.h3.packing import Stream, concat_layouts
 from talkies.h3.timesteps import step_plan
+from talkies.kernels.select import REFERENCE
+from talkies.model.block import Attention
 from talkies.model.chunking import Chunking
+from talkies.model.dit import PackedDiT
 from talkies.model.modulation import build_table, unfolded
 from talkies.sampling.schedule import build_dual
 from tests.model.tiny import CONFIG, tiny_dit, tiny_layout, tiny_rows
@@ -185,3 +189,40 @@ class _CountingOps:
     def taken(self):
         count, self.count = self.count, 0
         return count
+
+
+def test_angles_turn_with_the_theta_of_the_config():
+    layout = tiny_layout()
+    dit = PackedDiT(replace(CONFIG, rope_theta=500.0), attend=registry.create("sdpa"))
+    view = dit.view(layout)
+    for axis in range(3):
+        for j in range(CONFIG.rope_freq_dim):
+            angles = layout.positions[:, axis] * 500.0 ** (-j / CONFIG.rope_freq_dim)
+            column = axis * CONFIG.rope_freq_dim + j
+            torch.testing.assert_close(view.cos_SA[:, column].double(), angles.cos(), rtol=0, atol=1e-5)
+            torch.testing.assert_close(view.sin_SA[:, column].double(), angles.sin(), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("head_groups", [1, 2])
+def test_queries_and_keys_are_normed_with_their_own_epsilon(head_groups):
+    """A large one, other than that of the block's norms, against the formula in float64."""
+    config = replace(CONFIG, qk_norm_eps=0.25, norm_eps=1e-3, final_norm_eps=1e-2)
+    torch.manual_seed(0)
+    attention = Attention(config, REFERENCE).requires_grad_(False)
+    attention.head_groups = head_groups
+    for parameter in attention.parameters():
+        parameter.copy_(torch.randn(parameter.shape) * 0.3)
+    h_SD, seen = torch.randn(5, config.hidden_size), []
+
+    def attend(q, k, v, documents):
+        seen.append((q.clone(), k.clone(), v.clone()))  # groups share their memory
+        return v.contiguous()
+
+    attention(h_SD, None, None, None, attend)
+    q, k, v = (torch.cat(parts, dim=1).double() for parts in zip(*seen, strict=True))
+    projected = (h_SD.double() @ attention.to_qkv.weight.double().T).unflatten(1, (3, 2, -1))
+    for got, part, weight in ((q, 0, attention.norm_q), (k, 1, attention.norm_k)):
+        x = projected[:, part]
+        want = x / (x.square().mean(-1, keepdim=True) + 0.25).sqrt() * weight.double()
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(v, projected[:, 2], rtol=1e-5, atol=1e-5)

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from talkies.h3.packing import concat_layouts
 from talkies.h3.timesteps import row_timesteps, step_plan
@@ -93,3 +94,19 @@ def test_timestep_embedding_is_cosines_then_sines_of_the_unscaled_time(freq_dim)
         angles = [t * math.exp(-math.log(10_000) * i / half) for i in range(half)]
         want = torch.tensor([math.cos(a) for a in angles] + [math.sin(a) for a in angles])
         torch.testing.assert_close(got[row], want, rtol=1e-5, atol=1e-6)
+
+
+def test_an_entry_is_the_first_of_four_equal_rows():
+    """A product of another number of rows rounds otherwise, and a clip's bytes would be others (docs/model.md)."""
+    dit = tiny_dit()
+    table = build_table(dit, _plans(tiny_layout(), 3))
+    first, second = dit.time_embedder_weights()
+    block, head = dit.block_adaln(1), dit.output_adaln()
+    for entry, (t, tag) in enumerate(table.pairs):
+        embedded = timestep_embedding(torch.full((4,), t), CONFIG.freq_dim)
+        activation = F.silu(F.linear(F.silu(F.linear(embedded, *first)), *second))
+        rows = slice(tag * 6 * CONFIG.hidden_size, (tag + 1) * 6 * CONFIG.hidden_size)
+        want = F.linear(activation, block.weight[rows], block.bias[rows])[0].view(6, -1)
+        assert torch.equal(table.params[entry, 1], want)
+        timestep = sorted({t for t, _ in table.pairs}).index(t)
+        assert torch.equal(table.output[timestep], F.linear(activation, *head)[0].view(2, -1))

@@ -90,3 +90,24 @@ def test_a_job_that_kills_its_server_is_given_up(tmp_path: Path) -> None:
         ended = server.http.get(f"/v1/videos/{job['id']}").json()
         assert (ended["status"], ended["error"]["code"]) == ("failed", "server_restarted")
         assert server.service.jobs == {}
+
+
+def test_a_crash_counts_as_an_attempt_and_a_stop_does_not(tmp_path: Path) -> None:
+    from tests.server.conftest import serving
+
+    def attempts() -> list[int]:
+        with sqlite3.connect(tmp_path / "jobs.sqlite") as db:
+            return [count for (count,) in db.execute("SELECT attempts FROM jobs ORDER BY seq")]
+
+    with serving(tmp_path) as server:
+        job = server.create("slow")
+        server.wait(job["id"], "in_progress")
+        server.create("slow, too")  # waits: whatever happens is not its fault
+        server.stop()
+    assert attempts() == [0, 0]
+    for crashes in (1, 2):
+        with sqlite3.connect(tmp_path / "jobs.sqlite") as db:  # as a killed server leaves it
+            db.execute("UPDATE jobs SET status = 'in_progress' WHERE id = ?", (job["id"],))
+        with serving(tmp_path) as server:
+            server.stop()
+        assert attempts() == [crashes, 0]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import shutil
 import subprocess
 import sys
@@ -142,3 +143,19 @@ def test_released_sizes_are_what_a_bare_wrapper_means(tmp_path):
         decoder = ViTDecoder(config.decoder)
     # 2,423,530,496 of the decoder and 600 of post_quant_conv.
     assert sum(p.numel() for p in decoder.parameters()) == 2_423_530_496 + 600
+
+
+@pytest.mark.parametrize(
+    ("logvar", "clamped"), [(25.0, 20.0), (20.5, 20.0), (3.0, 3.0), (-31.0, -30.0), (-60.0, -30.0)]
+)
+def test_the_log_variance_is_clamped_on_both_sides(vae, monkeypatch, logvar, clamped):
+    """As the release does: -30 to 20. Half of it is the exponent, and the sample is rounded to float16."""
+    monkeypatch.setattr(vae, "_encode_clip", lambda pixels: moments)
+    mean = torch.zeros(1, 4, 1, 1, 1)
+    moments = torch.cat((mean, torch.full_like(mean, logvar)), dim=1)
+    noise = torch.randn(mean.shape, generator=torch.Generator().manual_seed(42))
+    want = vae.config.stats.normalize((math.exp(clamped / 2) * noise).half().float())
+    got = vae.encode(torch.zeros(1, 16, 16, 3, dtype=torch.uint8))
+    torch.testing.assert_close(
+        vae.config.stats.denormalize(got), vae.config.stats.denormalize(want), rtol=2e-3, atol=6e-8
+    )

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from talkies import Engine
 from talkies.engine.pipeline import path as pipeline
@@ -71,3 +72,19 @@ def test_a_file_that_changed_is_another_request(tmp_path):
 
 def _full_disk(*args, **kwargs):
     raise OSError(28, "No space left on device")
+
+
+def test_a_kill_in_the_middle_of_a_save_leaves_the_one_before(file, state, monkeypatch):
+    """What a killed process has written so far is beside the file, never in it."""
+    file.save(state, output=0)
+    whole, seen = file.path.read_bytes(), []
+
+    def half_written(tensors, path, metadata):
+        path.write_bytes(whole[: len(whole) // 2])
+        seen.append(file.load())
+        save_file(tensors, path, metadata=metadata)
+
+    monkeypatch.setattr("talkies.engine.pipeline.resume.save_file", half_written)
+    file.save(state, output=1)
+    assert [saved.output for saved in seen] == [0]
+    assert file.load().output == 1

@@ -1,5 +1,8 @@
 """Requests that share a forward: the same clips as alone, and nothing of one in the other."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 
@@ -98,3 +101,15 @@ def test_only_states_that_may_share_have_a_key(engine):
     assert batch_key(b) is None
     a.step_cache = object()  # a cache of its own decides when to skip
     assert batch_key(a) is None
+
+
+def test_what_is_forgotten_is_gone(engine):
+    """A group holds rows, anchors and modulation of all its requests: none of it may outlive them."""
+    states = [fresh(engine, "one"), fresh(engine, "two", seed=3)]
+    batcher = Batcher(engine.components)
+    batcher.step(states)
+    gone = [weakref.ref(state) for state in states]
+    batcher.forget()
+    states.clear()
+    gc.collect()
+    assert [ref() for ref in gone] == [None, None]

@@ -1,9 +1,11 @@
 """The worker's loop, in this process: orders go in through the inbox, events come out of ``send``."""
 
+import gc
 import math
 import queue
 import threading
 import time
+import weakref
 from collections import Counter, defaultdict
 from dataclasses import replace
 
@@ -556,3 +558,19 @@ def test_an_idle_worker_notices_that_memory_became_free(tiny_folder, tmp_path, m
     thread.join(10)
     assert next(m for m in rig.messages if isinstance(m, Room)).memory.room > 4 << 30
     assert rig.worker._scheduler.room > 4 << 30
+
+
+def test_nothing_of_an_ended_job_stays_with_the_worker(tiny_folder, tmp_path, monkeypatch):
+    """Not in the group of its last forward either, while nobody else asks for one."""
+    rig, states = Rig(tiny_folder, tmp_path), []
+    real = rig.worker._batcher.step
+
+    def step(group):
+        states.extend(weakref.ref(state) for state in group)
+        real(group)
+
+    monkeypatch.setattr(rig.worker._batcher, "step", step)
+    rig.run(rig.job("a"), rig.job("b"))
+    gc.collect()
+    assert len(states) == 6
+    assert [ref() for ref in states] == [None] * 6

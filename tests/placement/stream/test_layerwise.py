@@ -289,3 +289,36 @@ def test_moving_to_the_host_holds_one_tensor_besides_the_buffer(monkeypatch):
     assert all(torch.equal(p, wanted[n]) for n, p in module.named_parameters())
     start, stop = buffer.flat.data_ptr(), buffer.flat.data_ptr() + buffer.flat.numel()
     assert all(start <= p.data_ptr() < stop for p in module.parameters())
+
+
+class LateLane(HostLane):
+    """As late as a transfer may be: what is uploaded arrives when somebody waits for it, and until then the slot holds
+    NaN. Nothing is uploaded over what may still be read."""
+
+    def __init__(self):
+        self.streamed, self._copies, self._in_use = None, {}, set()
+
+    def upload(self, slot, copy):
+        assert slot not in self._in_use
+        self.streamed._slots[slot].fill_(255)
+        self._copies[slot] = copy
+
+    def acquire(self, slot):
+        self._in_use.add(slot)
+        if slot in self._copies:
+            self._copies.pop(slot)()
+
+    def release(self, slot):
+        self._in_use.discard(slot)
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3])
+def test_a_module_waits_for_its_upload(slots):
+    """Whatever has not arrived when a module begins is NaN in what it makes."""
+    modules, x, lane = _stack(), torch.randn(3, 7), LateLane()
+    expected = _run(modules, x)
+    lane.streamed = _streamed(modules, slots, lane)
+    for _ in range(3):
+        assert torch.equal(_run(modules, x), expected)
+        for index in (4, 1, 1, 3):
+            assert modules[index](x).isfinite().all()
