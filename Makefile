@@ -3,12 +3,14 @@
 # make parity beside diffusers, on the same weights       make bench          what a CPU can measure, into bench/results
 # make test-bounds  rooms with the newest and the oldest releases that pyproject.toml admits, in .venv-bounds (gigabytes)
 # make gpu    the tests that need a CUDA device (with a PYTHON whose torch sees one)
+# make plants  faults planted in a copy of the tree, and which of them no test notices (PLANTS='--plants 30 --seconds 1800')
 PYTHON ?= python3
+PLANTS ?=
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test test-kernels test-bounds parity gpu bench check clean
+.PHONY: demo test test-kernels test-bounds parity gpu bench plants check clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -41,6 +43,9 @@ bench: $(STAMP)
 	$(BIN)/python -m bench.scheduling
 	$(BIN)/python -m bench.load
 	$(BIN)/python -m bench.meaning
+
+plants: $(STAMP)
+	$(BIN)/python -m tests.plant $(PLANTS)
 
 check: $(STAMP)
 	$(BIN)/ruff check .

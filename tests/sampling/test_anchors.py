@@ -40,3 +40,12 @@ def test_a_text_only_request_has_no_anchors():
     anchors.pin(video, audio)
     assert torch.equal(video, noise[0])
     assert torch.equal(audio, noise[1])
+
+
+def test_rows_of_a_condition_are_float32_whatever_they_came_in():
+    """State of the sampler is float32: a row in another precision would make all rows of it so."""
+    clean, noise, sound = torch.randn(1, 4, 1, 2, 2), torch.randn(1, 4, 1, 2, 2), torch.randn(3, 6)
+    anchors = build_anchors([clean.half()], [noise], [sound.half(), sound.double()], **SIZES)
+    video, audio = anchors.assemble(torch.randn(2, 16), torch.randn(2, 6))
+    assert video.dtype == audio.dtype == torch.float32
+    assert torch.equal(audio[3:6], sound)

@@ -104,12 +104,13 @@ def test_only_states_that_may_share_have_a_key(engine):
 
 
 def test_what_is_forgotten_is_gone(engine):
-    """A group holds rows, anchors and modulation of all its requests: none of it may outlive them."""
+    """A group holds the layouts of its requests, their text and their angles: none of it may outlive them."""
     states = [fresh(engine, "one"), fresh(engine, "two", seed=3)]
     batcher = Batcher(engine.components)
     batcher.step(states)
-    gone = [weakref.ref(state) for state in states]
-    batcher.forget()
+    gone = [weakref.ref(state.layout.positions) for state in states]
+    gone += [weakref.ref(batcher._group.refined_text), weakref.ref(batcher._group.view.cos_SA)]
     states.clear()
+    batcher.forget()
     gc.collect()
-    assert [ref() for ref in gone] == [None, None]
+    assert [ref() for ref in gone] == [None] * 4

@@ -562,15 +562,15 @@ def test_an_idle_worker_notices_that_memory_became_free(tiny_folder, tmp_path, m
 
 def test_nothing_of_an_ended_job_stays_with_the_worker(tiny_folder, tmp_path, monkeypatch):
     """Not in the group of its last forward either, while nobody else asks for one."""
-    rig, states = Rig(tiny_folder, tmp_path), []
+    rig, kept = Rig(tiny_folder, tmp_path), []
     real = rig.worker._batcher.step
 
     def step(group):
-        states.extend(weakref.ref(state) for state in group)
+        kept.extend(weakref.ref(state.layout.positions) for state in group)
         real(group)
 
     monkeypatch.setattr(rig.worker._batcher, "step", step)
     rig.run(rig.job("a"), rig.job("b"))
     gc.collect()
-    assert len(states) == 6
-    assert [ref() for ref in states] == [None] * 6
+    assert len(kept) == 6
+    assert [ref() for ref in kept] == [None] * 6
