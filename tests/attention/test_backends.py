@@ -91,3 +91,16 @@ def test_documents_know_their_sizes():
 def test_an_unknown_backend_is_refused_with_the_list():
     with pytest.raises(ConfigError, match=r"'warp'.*sdpa"):
         registry.create("warp")
+
+
+@pytest.mark.parametrize(
+    ("bounds", "num_rows"),
+    [((1, 4), 4), ((0, 5), 4), ((0, 2, 2), 4), ((0, 3, 2), 4)],
+    ids=["no first row", "more than there are", "an empty one", "backwards"],
+)
+def test_documents_that_are_no_rows_of_a_sequence_are_not_made(bounds, num_rows):
+    """A kernel takes its bounds as they are, and reads whatever memory they name."""
+    with pytest.raises(AssertionError):
+        Documents(bounds, num_rows)
+    Documents((0, 2, 4), 4)
+    Documents((0, 2), 4)

@@ -9,6 +9,7 @@ from torch import nn
 from talkies.errors import CheckpointError
 from talkies.files.component_folders import WeightFolder, fill
 from talkies.files.json_files import read_json
+from talkies.files.tensor_files import TensorFiles
 from tests.codecs.tiny import save_tensors, write_json
 
 
@@ -71,3 +72,13 @@ def test_an_absent_config_is_named(tmp_path):
 def test_json_is_read_as_utf8(tmp_path):
     (tmp_path / "c.json").write_text(json.dumps({"k": "für"}, ensure_ascii=False), encoding="utf-8")
     assert read_json(tmp_path / "c.json") == {"k": "für"}
+
+
+def test_a_tensor_that_two_files_have_is_refused_with_both(tmp_path):
+    """Which of the two is meant nobody can say."""
+    save_tensors({"a": torch.zeros(2), "b": torch.zeros(1)}, tmp_path / "model-1.safetensors")
+    save_tensors({"a": torch.ones(2)}, tmp_path / "model-2.safetensors")
+    index = {"weight_map": {"a": "model-2.safetensors", "b": "model-1.safetensors"}}
+    write_json(tmp_path / "model.safetensors.index.json", index)
+    with pytest.raises(CheckpointError, match=r"'a' is in both .*model-1\.safetensors and .*model-2\.safetensors"):
+        TensorFiles(tmp_path)

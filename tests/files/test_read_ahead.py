@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from itertools import pairwise
 
 import pytest
@@ -176,3 +177,17 @@ def test_alignment_is_a_choice_of_who_computes_on_a_cpu(folder, align):
         assert any(t.data_ptr() % 64 for t in tensors)
     assert torch.equal(tensors[0], TENSORS["a"])
     assert files.bytes_asked == sum(t.nbytes for t in tensors)
+
+
+def test_a_process_may_end_while_a_disk_is_slow(folder, cold, monkeypatch):
+    """Python waits at its end for threads that are not daemons, and a stuck disk would keep a failed start alive."""
+    daemons, real = [], os.preadv
+
+    def preadv(fd, buffers, position):
+        daemons.append(threading.current_thread().daemon)
+        return real(fd, buffers, position)
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    ReadAhead().begin(TensorFiles(folder).spans(["a", "d"]))
+    assert daemons
+    assert all(daemons)

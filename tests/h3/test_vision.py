@@ -16,9 +16,11 @@ SIZES = VisionSizes()
         ((480, 640), (480, 640)),
         ((470, 650), (480, 640)),  # the nearest multiples of 32
         ((256, 256), (256, 256)),  # 65,536 is enough
+        ((270, 250), (256, 256)),  # what counts is the area after rounding
         ((100, 40), (416, 192)),  # times sqrt(65,536 / 4,000) = 4.048: 12.65 and 5.06 multiples, rounded up
         ((40, 100), (192, 416)),
         ((4096, 4096), (4096, 4096)),  # 16,777,216 is not too much
+        ((4090, 4100), (4096, 4096)),
         ((8000, 4000), (5792, 2880)),  # over sqrt(32,000,000 / 16,777,216) = 1.381: 181.02 and 90.5, rounded down
         ((40, 800_000), (32, 579_232)),  # and never to nothing
     ],
@@ -36,8 +38,10 @@ def test_a_picture_has_the_nearest_size_within_the_bounds(source, seen):
         (2, (16, 48), (32, 96)),  # the shorter side is brought to 32 first
         (2, (40, 40), (64, 64)),  # times sqrt(4,096 / 3,200) = 1.131: 1.41 multiples
         (4, (32, 32), (32, 32)),  # 4,096 is enough
+        (4, (40, 33), (32, 32)),  # what counts is the volume after rounding
         (20, (1152, 2048), (832, 1472)),  # over sqrt(47,185,920 / 25,165,824) = 1.369: 26.3 and 46.7
         (24, (1024, 1024), (1024, 1024)),  # 25,165,824 is not too much
+        (24, (1020, 1028), (1024, 1024)),
     ],
 )
 def test_a_video_has_the_nearest_size_within_the_bounds_on_its_volume(frames, source, seen):

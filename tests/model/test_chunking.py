@@ -47,3 +47,9 @@ def test_groups_that_do_not_divide_the_heads_are_refused():
         tiny_dit().use_chunking(Chunking(head_groups=3))
     with pytest.raises(ConfigError, match="mlp_rows=10"):
         Chunking(mlp_rows=10)
+
+
+@pytest.mark.parametrize("at_most", [64, 100, 8192])
+def test_as_many_rows_as_a_chunk_may_have_are_one_chunk(at_most):
+    assert list(chunks_of(at_most, at_most)) == [(0, at_most)]
+    assert len(list(chunks_of(at_most + 1, at_most))) == 2

@@ -52,3 +52,13 @@ def test_a_cut_keeps_nothing_of_the_whole_alive():
         part = cut.of(whole)
         assert part.untyped_storage().nbytes() == part.numel() * 4
     assert cut.of(whole).tolist() == [whole[0].tolist(), whole[3].tolist()]
+
+
+@pytest.mark.parametrize("spans", [((1, 3),), ((0, 1), (3, 4))], ids=["one", "two"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_cut_lies_row_by_row_however_the_whole_lies(axis, spans):
+    """Kernels read weights row by row."""
+    for whole in (torch.arange(24.0).view(4, 6), torch.arange(24.0).view(6, 4).T):
+        part = Cut(axis, spans).of(whole)
+        assert part.is_contiguous()
+        assert torch.equal(part, torch.cat([whole.narrow(axis, a, b - a) for a, b in spans], axis))

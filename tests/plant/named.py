@@ -36,7 +36,10 @@ STREAM = "placement/stream/test_layerwise.py"
 LANES = "placement/stream/test_lanes.py"
 NAMED = (
     # A request on disk, and a server that ends.
-    _named("engine/pipeline/resume.py", "aside = self.folder / f\".{FILE_NAME}.part\"", "aside = self.path",
+    _named("engine/pipeline/resume.py",
+           'save_file(tensors, aside, metadata={**self._identity(), "output": str(output)})\n'
+           "            os.replace(aside, self.path)",
+           'save_file(tensors, self.path, metadata={**self._identity(), "output": str(output)})',
            "engine/pipeline/test_resume.py"),
     _named("server/jobs/coordinator.py", "requeue_running(crashed=True)", "requeue_running(crashed=False)",
            "server/test_kill.py"),

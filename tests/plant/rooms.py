@@ -22,7 +22,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "server": ("tests/server",),
 }
 # What no test on a CPU runs: Triton kernels without Triton, and code of one make of GPU.
-NOT_ON_A_CPU = ("triton.py", "device.py", "flash4.py", "sage.py", "flex.py", "measure.py")
+NOT_ON_A_CPU = ("triton.py", "device.py", "launch.py", "flash4.py", "sage.py", "flex.py", "measure.py")
 
 
 def files_of(root: Path, room: str) -> list[str]:

@@ -65,7 +65,6 @@ def toy(tmp_path, monkeypatch):
     (root / "src/toy/room/clip.py").write_text(TOY)
     (root / "tests/room/test_clip.py").write_text(TESTS)
     monkeypatch.setattr("tests.plant.workshop.PYTEST", ("-x", "-q", "-p", "no:cacheprovider"))
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # most of the second that such a run takes
     return root
 
 

@@ -17,7 +17,8 @@ from tests.plant.faults import Fault
 
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", ".import_linter_cache", "*.mp4", "shared")
 # What needs minutes, a GPU or a browser is no part of a room's tests here.
-PYTEST = ("-x", "-q", "-p", "no:cacheprovider", "-m", "not slow and not gpu and not browser")
+# Plugins that others need are left out: they take a third of a short run.
+PYTEST = ("-x", "-q", "-p", "no:cacheprovider", "-p", "pytest_timeout", "-m", "not slow and not gpu and not browser")
 NOTHING_COLLECTED = 5
 
 
@@ -69,7 +70,7 @@ class Workshop:
         process = subprocess.Popen(
             [sys.executable, "-m", "pytest", *PYTEST, *existing],
             cwd=self.tree,
-            env={**os.environ, "PYTHONPATH": f"{self.tree / 'src'}", "OMP_NUM_THREADS": "1"},
+            env={**self._environment(), "OMP_NUM_THREADS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -88,12 +89,19 @@ class Workshop:
     def check_imports(self, package: str) -> None:
         """Raises ``RuntimeError`` where another install would be tested in place of the copy."""
         code = f"import {package}; print({package}.__file__)"
-        env = {**os.environ, "PYTHONPATH": f"{self.tree / 'src'}"}
         found = subprocess.run(
-            [sys.executable, "-c", code], cwd=self.tree, env=env, capture_output=True, text=True, check=True
+            [sys.executable, "-c", code],
+            cwd=self.tree,
+            env=self._environment(),
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout.strip()
         if not Path(found).is_relative_to(self.tree):
             raise RuntimeError(f"{package} comes from {found}, not from the copy in {self.tree}")
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "PYTHONPATH": str(self.tree / "src")}
 
 
 def _first_failure(output: str) -> str:

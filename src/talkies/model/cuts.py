@@ -26,7 +26,7 @@ class Cut:
     def of(self, tensor: Tensor) -> Tensor:
         """The share, in memory of its own: it must not keep the whole alive."""
         parts = [tensor.narrow(self.axis, start, stop - start) for start, stop in self.spans]
-        return torch.cat(parts, self.axis) if len(parts) > 1 else parts[0].contiguous().clone()
+        return torch.cat(parts, self.axis) if len(parts) > 1 else parts[0].clone(memory_format=torch.contiguous_format)
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,8 +88,6 @@ def _passes(device, lane, num_slots, num_blocks=7):
     slots: list[object] = ["someone else's"] * num_slots
     device.compute.do(lambda: slots.__setitem__(slice(None), ["still in use"] * num_slots))  # enqueued before
     lane.open()
-    for slot in range(num_slots):
-        lane.release(slot)
     read: list[object] = []
     for block in range(num_blocks):
         slot = block % num_slots

@@ -156,8 +156,6 @@ class Streamed:
         ]
         self._holds = [None] * self._num_slots
         self._lane.open()
-        for slot in range(self._num_slots):
-            self._lane.release(slot)
         self._slots = slots  # last: an allocation that fails leaves it closed
 
     def release(self) -> None:
