@@ -4,7 +4,7 @@ import pytest
 
 from talkies.errors import InvalidRequest
 from talkies.h3 import geometry
-from talkies.h3.geometry import Limits
+from talkies.h3.geometry import Limits, encodable_frames
 
 RELEASED = Limits()
 TINY = Limits(
@@ -107,3 +107,8 @@ def test_min_frames_follows_min_seconds():
 def test_tiles_that_cover_a_side(side, tiles):
     assert geometry.tiles_along(side, tile=256, min_overlap=64) == tiles
     assert side <= 256 * tiles - 64 * (tiles - 1)
+
+
+@pytest.mark.parametrize(("num_frames", "encoded"), [(22, 22), (23, 22), (38, 22), (39, 39), (124, 124), (5, 5)])
+def test_the_longest_prefix_that_is_encoded_has_17n_and_5_frames(num_frames, encoded):
+    assert encodable_frames(num_frames, Limits()) == encoded

@@ -63,8 +63,6 @@ NAMED = (
     _named("capacity/plan.py", "fixed + held + max(refiner", "fixed + max(refiner", "capacity/test_planner.py"),
     _named("capacity/plan.py", "            + held\n", "", "capacity/test_planner.py"),
     # Weights that are on their way.
-    _named("placement/ranks/gathered.py", "-(-layout.num_bytes // unit) * unit", "layout.num_bytes",
-           "placement/ranks/test_gathered.py"),
     _named("placement/stream/layerwise.py", "            self._lane.acquire(slot)\n", "", STREAM),
     _named("placement/stream/layerwise.py", "self._lane.release(self._holds.index(index))", "pass", STREAM),
     _named("placement/stream/lanes.py",
