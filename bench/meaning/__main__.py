@@ -1,4 +1,4 @@
-"""Does a clip show and sound like its prompt? `python -m bench.meaning [--quick]`
+"""Does a clip show and sound like its prompt? `python -m bench.meaning [--quick | --plain]`
 
 Makes clips with `talkies.Engine` from the fixed prompts of `cases` and lets `training.judge` look at them:
 
@@ -6,11 +6,12 @@ Makes clips with `talkies.Engine` from the fixed prompts of `cases` and lets `tr
     canvases   8 prompts on each of the other five canvases, 56 frames
     keys       6 pictures rendered by the world, as first, last and both; what the picture shows is expected too
     references 16 requests of `references` x 2 seeds at 56 frames: pictures, sounds and clips to follow
+    plain      with --plain, and alone: 200 prompts in plain English (`plain`) x 2 seeds at 56 frames
     ceiling    the same clips rendered by the world and pushed through the checkpoint's VAEs: no model can do better
 
 A keyframe is also compared with the decoded frame at its end of the clip (PSNR); its ceiling is what the VAE leaves of
 the same frame in the rendered clip. Prints a table, writes `bench/results/meaning-<device>.json` (not with --quick
-unless --out is given) and exits with 1 if a check fails.
+or --plain unless --out is given) and exits with 1 if a check fails.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 
 from bench.meaning.cases import CASES, KEYFRAME_CASES, QUICK
 from bench.meaning.clips import DEFAULT_CANVAS, Job, run_jobs
+from bench.meaning.plain import plain_jobs
 from bench.meaning.references import REFERENCE_CASES
 from bench.meaning.report import failures, report, table
 from bench.report import RESULTS, device_name
@@ -48,18 +50,22 @@ def main(argv: list[str] | None = None) -> int:
         prog="python -m bench.meaning", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="8 prompts, 1 seed, 22 and 56 frames, 1 keyframe picture")
+    parser.add_argument("--plain", action="store_true", help="the prompts in plain English, and no others")
     parser.add_argument("--model", help="checkpoint folder; the embedded one if left out")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args(argv)
+    if args.plain and args.quick:
+        parser.error("--plain and --quick choose different prompts; give one of them")
     name = device_name(args.device)  # a device that is none is refused before the work
-    outcomes = run_jobs(jobs_of(args.quick), args.model, args.device, args.workers, quiet=False)
+    jobs = plain_jobs() if args.plain else jobs_of(args.quick)
+    outcomes = run_jobs(jobs, args.model, args.device, args.workers, quiet=False)
     result = report(outcomes, args.device, args.quick)
     print(table(outcomes), failures(outcomes), sep="\n\n")
     for name, passed in result["checks"].items():
         print("pass" if passed else "FAIL", name)
-    out = args.out or (None if args.quick else RESULTS / f"meaning-{name}.json")
+    out = args.out or (None if args.quick or args.plain else RESULTS / f"meaning-{name}.json")
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(result, indent=2) + "\n")

@@ -16,10 +16,11 @@ from training import world
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A prompt and the attribute values that it names; what it leaves open is absent."""
+    """A prompt and the attribute values that it names (all those that a loose word allows); what it leaves open is
+    absent."""
 
     prompt: str
-    expected: dict[str, str]
+    expected: dict[str, str | tuple[str, ...]]
 
 
 def case(prompt: str, **expected: str) -> Case:

@@ -22,6 +22,7 @@ from training import world
 from training.judge.verdict import Verdict, judge
 
 DEFAULT_CANVAS = "16:9"
+PLAIN = "plain"  # the part of the prompts in plain English
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from bench.meaning.clips import DEFAULT_CANVAS, Outcome
+from bench.meaning.clips import DEFAULT_CANVAS, PLAIN, Outcome
 from bench.report import device_name, result_of
-from training.judge.verdict import ATTRIBUTES, Scores, score, wanted
+from training.judge.verdict import ATTRIBUTES, Scores, is_right, score, wanted
 
 THRESHOLDS = {"color": 0.92, "motion": 0.92, "sound": 0.92, "shape": 0.85, "tempo": 0.90, "offset": 0.95}
+# The share of what prompts in plain English state, each attribute by itself.
+PLAIN_SHARE = 0.96
+PLAIN_JUDGED = ("color", "shape", "background", "motion", "tempo", "sound", "offset")
 # The share of the reference clips that take on what a reference alone decides.
 FOLLOWED = {"color": 0.80, "shape": 0.80, "sound": 0.80, "motion": 0.80}
 # Judged right of the rendered clips after the VAEs: below it, the table says more about the codecs than the model.
@@ -61,8 +64,8 @@ def failures(outcomes: Sequence[Outcome]) -> str:
     """One line for each clip that is wrong: what was asked for and what was seen."""
     lines = []
     for o in outcomes:
-        due = wanted(o.verdict, o.job.case.expected)
-        wrong = [f"{k} {v} -> {getattr(o.verdict, k)}" for k, v in due.items() if getattr(o.verdict, k) != v]
+        seen = {k: (v, getattr(o.verdict, k)) for k, v in wanted(o.verdict, o.job.case.expected).items()}
+        wrong = [f"{k} {v} -> {got}" for k, (v, got) in seen.items() if not is_right(got, v)]
         if wrong:
             j = o.job
             lines.append(
@@ -94,7 +97,11 @@ def report(outcomes: Sequence[Outcome], device: str, quick: bool) -> dict[str, A
         if followed.rates[name].total:
             metrics[f"followed_{name}_share"] = followed.rates[name].share
             checks[f"followed_{name}>={share:.2f}"] = followed.rates[name].share >= share
-    checks |= {f"{name}>={share:.2f}": text.rates[name].share >= share for name, share in THRESHOLDS.items()}
+    plain = scores_of(o for o in outcomes if o.job.part == PLAIN)
+    if plain.rates["all"].total:
+        checks |= {f"plain_{n}>={PLAIN_SHARE:.2f}": plain.rates[n].share >= PLAIN_SHARE for n in PLAIN_JUDGED}
+    if text.rates["all"].total:
+        checks |= {f"{name}>={share:.2f}": text.rates[name].share >= share for name, share in THRESHOLDS.items()}
     if ceiling.rates["all"].total:
         checks |= {f"ceiling_{name}>={CEILING:.2f}": ceiling.rates[name].share >= CEILING for name in THRESHOLDS}
     return result_of(

@@ -4,6 +4,7 @@
     score(verdicts, expectations) -> Scores              rates over many, against what their prompts fixed
 
 An expectation maps attribute to value name and holds only what a prompt names: what it leaves open is not judged.
+A loose word ("lilac") is a tuple of the names that are right.
 `picture` and `sound` do the looking and the listening; numpy only, about 0.1 s for 56 frames.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +22,7 @@ from training.judge.sound import hear
 
 ATTRIBUTES = ("color", "shape", "background", "motion", "tempo", "sound", "size", "place")
 FRAME_MS = 1000 / world.FPS
+Expectation = Mapping[str, str | tuple[str, ...]]
 EDGE_S = (0.02, 0.08)  # an event this close to the clip's start or end is not judged: too little of it shows
 
 
@@ -128,7 +131,12 @@ class Scores:
         return float(np.percentile(np.abs(self.offset_ms), 90)) if self.offset_ms else 0.0
 
 
-def score(verdicts: Sequence[Verdict], expectations: Sequence[Mapping[str, str]]) -> Scores:
+def is_right(seen: str | None, expected: str | tuple[str, ...]) -> bool:
+    """Whether a judged value is the expected one, or one of those that a loose word allows."""
+    return seen == expected if isinstance(expected, str) else seen in expected
+
+
+def score(verdicts: Sequence[Verdict], expectations: Sequence[Expectation]) -> Scores:
     """Counts what is right among what each prompt fixes; one expectation for each verdict."""
     hits = dict.fromkeys((*ATTRIBUTES, "all", "events", "offset"), 0)
     total, offset_ms, pan_errors = dict(hits), [], []
@@ -139,9 +147,9 @@ def score(verdicts: Sequence[Verdict], expectations: Sequence[Mapping[str, str]]
 
     for verdict, expected in zip(verdicts, expectations, strict=True):
         due = wanted(verdict, expected)
-        right = {name: getattr(verdict, name) == value for name, value in due.items()}
-        for name, is_right in right.items():
-            count(name, is_right)
+        right = {name: is_right(getattr(verdict, name), value) for name, value in due.items()}
+        for name, hit in right.items():
+            count(name, hit)
         count("all", all(right.values()))
         audible = due.get("sound", "silent" if "sound" in expected or not verdict.onset_s else "") != "silent"
         if audible and verdict.judged_event_s:
@@ -155,7 +163,7 @@ def score(verdicts: Sequence[Verdict], expectations: Sequence[Mapping[str, str]]
     return Scores(rates, tuple(offset_ms), float(np.mean(pan_errors)) if pan_errors else 0.0)
 
 
-def wanted(verdict: Verdict, expected: Mapping[str, str]) -> dict[str, str]:
+def wanted(verdict: Verdict, expected: Expectation) -> dict[str, Any]:
     """The attributes of one clip that can be judged, and their right values."""
     due = {name: value for name, value in expected.items() if name in ATTRIBUTES}
     motion = due.get("motion", verdict.motion)
