@@ -25,8 +25,8 @@ def corpus(num_clips: int = 16_000) -> list[str]:
     return texts + list(LABELS) * 300
 
 
-def build(folder: Path):
-    """Trains and saves the tokenizer; returns it loaded."""
+def build(folder: Path, texts: list[str] | None = None, vocab_size: int = 1024):
+    """Trains the tokenizer on `texts`, the first edition's corpus if left out, and saves it; returns it loaded."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
     from transformers import Qwen2TokenizerFast
     from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
@@ -38,13 +38,13 @@ def build(folder: Path):
     raw.pre_tokenizer = pre_tokenizers.Sequence([split, to_bytes])
     raw.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=1024,
+        vocab_size=vocab_size,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         special_tokens=list(SPECIALS),
         min_frequency=20,
         show_progress=False,
     )
-    raw.train_from_iterator(corpus(), trainer)
+    raw.train_from_iterator(corpus() if texts is None else texts, trainer)
     tokenizer = Qwen2TokenizerFast(
         tokenizer_object=raw, unk_token=None, pad_token="<|endoftext|>", eos_token="<|endoftext|>"
     )

@@ -2,7 +2,7 @@
 
 `plain_prompts.jsonl` has one JSON object a line: `prompt`, and `states`, which maps attribute to the values that are
 right. A loose word has several ("lilac" is purple or pink); what a prompt leaves open is absent and is not judged.
-No prompt can come out of the training generator: `tests/training/second/test_held_out.py`.
+No prompt can come out of the training generator: `tests/training/second_edition/test_held_out.py`.
 """
 
 from __future__ import annotations
