@@ -51,8 +51,18 @@ class Canvas:
     height: int
 
     @property
+    def scale(self) -> float:
+        """Pixels for each pixel of a canvas whose short edge is 64, the first edition's."""
+        return min(self.width, self.height) / 64
+
+    @property
+    def latent_px(self) -> int:
+        """Side of a latent in pixels: 8 in the first edition, 16 in the second, so their rows are as many."""
+        return min(self.width, self.height) // 8
+
+    @property
     def floor_y(self) -> float:
-        return self.height - 8.0
+        return self.height - 8.0 * self.scale
 
 
 CANVASES: dict[str, Canvas] = {

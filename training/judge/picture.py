@@ -1,7 +1,8 @@
 """What the picture of a clip shows: colour, shape, size, place, motion, tempo and the times of its visual events.
 
 F frames, H lines, W columns. Pictures are float32 in 0..1. Everything is a fit to the world's own forms, so that
-blur, noise and compression cost accuracy gradually:
+blur, noise and compression cost accuracy gradually. A canvas is read at a short edge of 64 px, whatever its own, so
+that lengths and thresholds are in relation to it:
 
     background  medians over time and space, one value a line (and a column beside the walls)
     object      pixels that differ from it, projected on the object's own colour; centroid around the densest spot
@@ -17,9 +18,10 @@ import numpy as np
 
 from training import world
 from training.judge.shape import PATCH_PX, shape_of
-from training.judge.timing import periodic, slide
+from training.judge.timing import LAWS, periodic, slide
 
 UNKNOWN = "unknown"
+SHORT_EDGE_PX = 64
 MIN_CONTRAST = 0.12  # a weaker difference from the background is no object
 MIN_TRAVEL_PX = 8.0  # shorter than every bounce (26 px) and every slide in 22 frames (18 px)
 STEADY = 0.6  # an object whose intensity falls below this share of its peak flashes (the world's share is 0.25)
@@ -52,8 +54,10 @@ class Track:
 
 
 def look(frames_FHWC: np.ndarray, fps: int) -> Picture:
-    """Reads one clip, uint8 [F, H, W, 3]."""
-    video = frames_FHWC.astype(np.float32) / 255
+    """Reads one clip, uint8 [F, H, W, 3], whose short edge is 64 or 128 px."""
+    times = min(frames_FHWC.shape[1:3]) // SHORT_EDGE_PX
+    laws = LAWS[min(max(times, 1), max(LAWS))]
+    video = shrink(frames_FHWC.astype(np.float32) / 255, times)
     num_frames, width = len(video), video.shape[2]
     scene, inside_rgb = background(video)
     dark = int(inside_rgb.mean() > 0.5)
@@ -73,7 +77,7 @@ def look(frames_FHWC: np.ndarray, fps: int) -> Picture:
         place = place_of(float(np.median(track.x_px[track.intensity > 0.5])), world.RADIUS_PX[size], width)
         if motion != world.STAY:
             signal = -track.y_px if motion == world.BOUNCE else track.intensity
-            is_fast, event_s = periodic(time_s, signal, motion)
+            is_fast, event_s = periodic(time_s, signal, motion, laws)
     names = world.ATTRIBUTES
     frame = np.clip(np.round(event_s * fps).astype(int), 0, num_frames - 1)
     return Picture(
@@ -87,6 +91,15 @@ def look(frames_FHWC: np.ndarray, fps: int) -> Picture:
         event_s=tuple(event_s.tolist()),
         event_x=tuple((track.x_px[frame] / width).tolist()),
     )
+
+
+def shrink(video_FHWC: np.ndarray, times: int) -> np.ndarray:
+    """Every square of `times` pixels as its mean."""
+    if times <= 1:
+        return video_FHWC
+    frames, height, width = (video_FHWC.shape[0], *(side // times for side in video_FHWC.shape[1:3]))
+    squares = video_FHWC[:, : height * times, : width * times].reshape(frames, height, times, width, times, 3)
+    return squares.mean((2, 4))
 
 
 def background(video_FHWC: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -134,6 +147,9 @@ def follow(difference_FHWC: np.ndarray) -> Track | None:
         near = near * (np.abs(columns - x[:, None]) <= PATCH_PX)[:, None, :]
         total = near.sum((1, 2)) + 1e-6
         y, x = near.sum(2) @ lines / total, near.sum(1) @ columns / total
+    inside = (coverage > 0.75) & (near > 0)
+    if inside[bright].any():  # all of the object, since its lit side is the strongest and not its colour
+        color_rgb = np.median(smooth[bright][inside[bright]], axis=0)
     return Track(coverage, x + 0.5, y + 0.5, intensity / np.median(np.sort(intensity)[-3:]), color_rgb)
 
 
