@@ -6,17 +6,18 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 from training import world
-from training.components import NUM_LIVE_TEXT_LAYERS, PATCH, SPATIAL_FACTOR
+from training.components import PATCH
 from training.dit import text
+from training.editions import FIRST, Edition
 
 SHIFTS = {"scheduler": 3.0, "audio_scheduler": 2.0}
-CANVAS_MAX_PIXELS = 144 * 64
 COMPONENTS = {
     "transformer": ("diffusers", "MiniMaxH3Transformer3DModel"),
     "vae": ("diffusers", "AutoencoderKLMiniMaxH3"),
@@ -30,19 +31,25 @@ COMPONENTS = {
 REFERENCE_PARTITION = "transformer_ref"  # the folder where the engine and diffusers look for the ref2va DiT
 IMAGE_PIXELS = {"shortest_edge": 32 * 32, "longest_edge": 256 * 256}  # bounds on the area, whatever the keys say
 VIDEO_PIXELS = {"shortest_edge": 32 * 32, "longest_edge": 64 * 256 * 256}
-SETTINGS = {
-    "default_num_frames": 56,
-    "default_num_sigmas": 20,
-    "min_num_frames": min(world.FRAME_COUNTS),
-    "max_num_frames": max(world.FRAME_COUNTS),
-    "canvas_multiple": SPATIAL_FACTOR * PATCH,
-    "canvas_short_edge": 64,
-    "canvas_max_pixels": CANVAS_MAX_PIXELS,
-    "reference_image_short_edge": 64,
-    "named_ratios": {name: [canvas.width, canvas.height] for name, canvas in world.CANVASES.items()},
-    "partition": "fl2va",
-    "tasks": ["t2va", "fl2va"],
-}
+
+
+def settings_of(edition: Edition) -> dict[str, Any]:
+    """What the engine reads beside the weights: `talkies.json`."""
+    canvases = edition.world.CANVASES.values()
+    short_edge = min(min(canvas.width, canvas.height) for canvas in canvases)
+    return {
+        "default_num_frames": 56,
+        "default_num_sigmas": 20,
+        "min_num_frames": min(world.FRAME_COUNTS),
+        "max_num_frames": max(world.FRAME_COUNTS),
+        "canvas_multiple": next(iter(canvases)).latent_px * PATCH,
+        "canvas_short_edge": short_edge,
+        "canvas_max_pixels": max(canvas.width * canvas.height for canvas in canvases),
+        "reference_image_short_edge": short_edge,
+        "named_ratios": {canvas.name: [canvas.width, canvas.height] for canvas in canvases},
+        "partition": "fl2va",
+        "tasks": ["t2va", "fl2va"],
+    }
 
 
 def load_video_vae(folder: Path) -> nn.Module:
@@ -67,14 +74,14 @@ def save_models(models: nn.Module, folder: Path) -> None:
     models.cpu()
     models.dit.save_pretrained(folder / "transformer")
     text.expand(models.text.stock, models.text.tokenizer).bfloat16().save_pretrained(folder / "text_encoder")
-    shrink_identities(folder / "text_encoder" / "model.safetensors")
+    shrink_identities(folder / "text_encoder" / "model.safetensors", len(models.text.stock.model.language_model.layers))
 
 
-def shrink_identities(path: Path) -> None:
+def shrink_identities(path: Path, num_live_layers: int) -> None:
     """Stores the text layers behind the live ones, zeros and ones alone, in a byte each: 1.4 MB less, nothing lost."""
     state = load_file(path)
     for name, value in state.items():
-        if (found := re.search(r"language_model\.layers\.(\d+)\.", name)) and int(found[1]) >= NUM_LIVE_TEXT_LAYERS:
+        if (found := re.search(r"language_model\.layers\.(\d+)\.", name)) and int(found[1]) >= num_live_layers:
             state[name] = value.to(torch.float8_e4m3fn)
             assert torch.equal(state[name].to(value.dtype), value), name
     save_file(state, path, metadata={"format": "pt"})
@@ -90,15 +97,15 @@ def _write(path: Path, value: dict) -> None:
     path.write_text(json.dumps(value, indent=2) + "\n")
 
 
-def finish(folder: Path) -> None:
+def finish(folder: Path, edition: Edition = FIRST) -> None:
     """Everything that is no weight: schedulers, processor, indexes, the engine's own settings."""
     import diffusers
     from diffusers import MiniMaxH3Scheduler
 
-    components, settings = dict(COMPONENTS), dict(SETTINGS)
+    components, settings = dict(COMPONENTS), settings_of(edition)
     if (folder / REFERENCE_PARTITION).is_dir():
         components[REFERENCE_PARTITION] = COMPONENTS["transformer"]
-        settings["tasks"] = [*SETTINGS["tasks"], "ref2va"]
+        settings["tasks"] = [*settings["tasks"], "ref2va"]
         del settings["partition"]  # the folder holds both
     for name, shift in SHIFTS.items():
         MiniMaxH3Scheduler(shift=shift).save_pretrained(folder / name)
@@ -124,7 +131,7 @@ def finish(folder: Path) -> None:
         name: [*kind, {"pretrained_model_name_or_path": None, "subfolder": name, "type_hint": list(kind)}]
         for name, kind in components.items()
     }
-    own = {k: SETTINGS[k] for k in ("canvas_short_edge", "canvas_max_pixels", "reference_image_short_edge")}
+    own = {k: settings[k] for k in ("canvas_short_edge", "canvas_max_pixels", "reference_image_short_edge")}
     _write(
         folder / "modular_model_index.json",
         {**index, "_blocks_class_name": "MiniMaxH3Blocks", **specs, **own},

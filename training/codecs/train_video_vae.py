@@ -16,33 +16,43 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from training import world
 from training.codecs import video_vae
-from training.components import LATENT_CHANNELS, VIDEO_VAE, normalize_pixels, pixel_statistics
+from training.components import normalize_pixels, pixel_statistics
+from training.editions import FIRST, Edition
+from training.resume import Part
+from training.world import Canvas
 
+TILE_PX = 256  # talkies.codecs.video.tiles.TILE_PIXELS
 NUM_FRAMES = 22  # one decoder window: every phase of the 17 + 5 geometry
 PEAK_LR, WARMUP_STEPS, OBJECT_WEIGHT, KL_WEIGHT = 1.2e-3, 200, 8.0, 2e-4
 CANVAS_SHARE = {"16:9": 0.5, "21:9": 0.1, "4:3": 0.1, "1:1": 0.1, "3:4": 0.1, "9:16": 0.1}
 
 
-def build(device: str) -> nn.Module:
+def build(device: str, edition: Edition = FIRST) -> nn.Module:
     from diffusers.models.autoencoders.autoencoder_kl_minimax_h3 import AutoencoderKLMiniMaxH3
 
-    vae = AutoencoderKLMiniMaxH3(**VIDEO_VAE).to(device)
+    vae = AutoencoderKLMiniMaxH3(**edition.video_vae).to(device)
     with torch.no_grad():
         for block in vae.decoder.transformer_blocks:
             block.scale1.fill_(0.3)  # the stock zeros delay the start
             block.scale2.fill_(0.3)
         vae.decoder.register_tokens.normal_(0, 0.02)
-        vae.quant_conv.bias[LATENT_CHANNELS:].fill_(-6.0)  # start with a small posterior
+        vae.quant_conv.bias[vae.config.latent_channels :].fill_(-6.0)  # start with a small posterior
     return vae
 
 
-def draw_batch(canvas: world.Canvas, num_clips: int, device: str) -> tuple[Tensor, Tensor]:
-    """Normalized pixels [B, 3, 22, H, W] and dilated mask [B, 1, 22, H, W]; windows start anywhere in a clip."""
-    specs = world.sample_specs(num_clips, canvas, device=device)
-    clip = world.render(specs, NUM_FRAMES, torch.rand(num_clips, device=device) * 2.0)
-    return normalize_pixels(clip.video_B3FHW), F.max_pool3d(clip.mask_B1FHW, (1, 5, 5), 1, (0, 2, 2))
+def draw_batch(canvas: Canvas, num_clips: int, device: str, edition: Edition = FIRST) -> tuple[Tensor, Tensor]:
+    """Normalized pixels [B, 3, 22, H, W] and dilated mask [B, 1, 22, H, W]; windows start anywhere in a clip.
+
+    A canvas wider than a tile of the engine gives one of its tiles.
+    """
+    specs = edition.world.sample_specs(num_clips, canvas, device=device)
+    clip = edition.world.render(specs, NUM_FRAMES, torch.rand(num_clips, device=device) * 2.0)
+    mask = F.max_pool3d(clip.mask_B1FHW, (1, 5, 5), 1, (0, 2, 2))
+    spare = max(0, canvas.width - TILE_PX)
+    left = spare * int(torch.rand(()) < 0.5)
+    pixels, mask = (x[..., left : left + TILE_PX] for x in (clip.video_B3FHW, mask))
+    return normalize_pixels(pixels), mask
 
 
 def losses(vae: nn.Module, pixels: Tensor, mask: Tensor, autocast: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -61,10 +71,21 @@ def losses(vae: nn.Module, pixels: Tensor, mask: Tensor, autocast: bool) -> tupl
     return reconstruction, kl, square
 
 
-def train(seconds: float, num_clips: int, device: str, max_steps: int | None = None, graphs: bool = True) -> nn.Module:
-    """Returns the averaged weights in a stock VAE whose config holds the latent statistics."""
-    cuda = device == "cuda"
-    vae = build(device)
+def train(
+    seconds: float,
+    num_clips: int,
+    device: str,
+    max_steps: int | None = None,
+    graphs: bool = True,
+    edition: Edition = FIRST,
+    part: Part | None = None,
+) -> nn.Module | None:
+    """Returns the averaged weights in a stock VAE whose config holds the latent statistics.
+
+    None where the time of this `part` is up before all `seconds`, or steps, are spent: the next part goes on.
+    """
+    cuda, part = device == "cuda", part or Part()
+    vae = build(device, edition)
     params = list(vae.parameters())
     averages = [p.detach().clone() for p in params]
     lr = torch.tensor(1e-6, device=device)
@@ -87,15 +108,22 @@ def train(seconds: float, num_clips: int, device: str, max_steps: int | None = N
 
     for p in params:
         p.grad = torch.zeros_like(p)
+    part.begin(params, averages, optimizer)  # before the graphs, which hold the optimizer's tensors
+    torch.manual_seed(part.step_before)
     names = list(CANVAS_SHARE)
-    steps = {name: _graphed(step, world.CANVASES[name], num_clips, device, graphs) for name in names}
+    steps = {name: _graphed(step, name, num_clips, device, graphs, edition) for name in names}
     shares = torch.tensor([CANVAS_SHARE[name] for name in names])
-    start, done = time.perf_counter(), 0
+    start, done = time.perf_counter(), part.step_before
     while True:
-        elapsed = time.perf_counter() - start
+        elapsed = part.spent_before_s + time.perf_counter() - start
         progress = elapsed / seconds if max_steps is None else done / max_steps
         if progress >= 1:
             break
+        if part.is_over(done, elapsed):
+            part.keep(params, averages, optimizer, done, elapsed, now=True)
+            print(f"video_vae: {100 * progress:.0f} % done; run the stage again to go on", flush=True)
+            return None
+        part.keep(params, averages, optimizer, done, elapsed)
         lr.fill_(PEAK_LR * min(1, (done + 1) / WARMUP_STEPS) * (0.5 + 0.5 * math.cos(math.pi * progress)) + 1e-6)
         kl_weight.fill_(KL_WEIGHT * min(1.0, max(0.02, (progress - 0.1) / 0.3)))
         keep.fill_(1 - min(0.998, done / (done + 50)))
@@ -109,21 +137,25 @@ def train(seconds: float, num_clips: int, device: str, max_steps: int | None = N
                 f" psnr {psnr:.1f} object {object_psnr:.1f} dB",
                 flush=True,
             )
+    part.keep(params, averages, optimizer, done, elapsed, now=True)
     with torch.no_grad():
         for p, average in zip(params, averages, strict=True):
             p.copy_(average)
-    write_statistics(vae, device)
+    write_statistics(vae, device, edition=edition)
     print(f"video_vae done: {done} steps of {num_clips} clips in {time.perf_counter() - start:.0f}s", flush=True)
     return vae
 
 
-def _graphed(step: Callable, canvas: world.Canvas, num_clips: int, device: str, graphs: bool) -> Callable[[], None]:
+def _graphed(
+    step: Callable, name: str, num_clips: int, device: str, graphs: bool, edition: Edition
+) -> Callable[[], None]:
     """A function that draws a batch and takes one step; on CUDA the step is captured once and replayed."""
     # the same number of pixels for every canvas keeps the steps equally efficient
-    num_clips = max(2, round(num_clips * 112 * 64 / (canvas.width * canvas.height)))
+    canvas, wide = edition.world.CANVASES[name], edition.world.CANVASES["16:9"]
+    num_clips = max(2, round(num_clips * wide.width * wide.height / (canvas.width * canvas.height)))
     if device != "cuda" or not graphs:
-        return lambda: step(*draw_batch(canvas, num_clips, device))
-    pixels, mask = draw_batch(canvas, num_clips, device)
+        return lambda: step(*draw_batch(canvas, num_clips, device, edition))
+    pixels, mask = draw_batch(canvas, num_clips, device, edition)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -135,7 +167,7 @@ def _graphed(step: Callable, canvas: world.Canvas, num_clips: int, device: str, 
         step(pixels, mask)
 
     def run() -> None:
-        new_pixels, new_mask = draw_batch(canvas, num_clips, device)
+        new_pixels, new_mask = draw_batch(canvas, num_clips, device, edition)
         pixels.copy_(new_pixels)
         mask.copy_(new_mask)
         graph.replay()
@@ -144,12 +176,12 @@ def _graphed(step: Callable, canvas: world.Canvas, num_clips: int, device: str, 
 
 
 @torch.no_grad()
-def write_statistics(vae: nn.Module, device: str, num_clips: int = 32) -> None:
+def write_statistics(vae: nn.Module, device: str, num_clips: int = 32, edition: Edition = FIRST) -> None:
     """Per-channel mean and standard deviation of posterior samples over all canvases, into the config."""
-    total, square, count = torch.zeros(3, LATENT_CHANNELS, dtype=torch.float64, device=device)
+    total, square, count = torch.zeros(3, vae.config.latent_channels, dtype=torch.float64, device=device)
     for name, share in CANVAS_SHARE.items():
         batch = max(2, round(num_clips * 10 * share)) if device == "cuda" else 2
-        pixels, _ = draw_batch(world.CANVASES[name], batch, device)
+        pixels, _ = draw_batch(edition.world.CANVASES[name], batch, device, edition)
         sample = video_vae.sample_posterior(video_vae.encode(vae, pixels))[0].double()
         total += sample.sum((0, 2, 3, 4))
         square += sample.square().sum((0, 2, 3, 4))

@@ -10,8 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from training.components import LATENT_CHANNELS
-
 CLIP_FRAMES = 17
 
 
@@ -81,6 +79,15 @@ def encode(vae: nn.Module, pixels_B3FHW: Tensor) -> Tensor:
     return torch.cat([moments, tail], 2)
 
 
+def encode_tiles(vae: nn.Module, pixels_B3FHW: Tensor) -> Tensor:
+    """`encode` in the engine's tiles, which are part of the released result: a canvas over 256 px wide has several."""
+    from talkies.codecs.video.tiles import TilePlan
+
+    factor = vae.spatial_compression_ratio
+    plan = TilePlan.of(*pixels_B3FHW.shape[-2:], step=factor)
+    return plan.scaled(factor).stitch([encode(vae, tile) for tile in plan.cut(pixels_B3FHW)])
+
+
 def decode_window(vae: nn.Module, latents_BCTHW: Tensor) -> Tensor:
     """Seven latents -> the 22 frames that a decoder call contributes: 17, and the 5 of the overlap."""
     y = vae.decoder(vae.post_quant_conv(latents_BCTHW))
@@ -89,6 +96,6 @@ def decode_window(vae: nn.Module, latents_BCTHW: Tensor) -> Tensor:
 
 def sample_posterior(moments: Tensor, scale: float | Tensor = 1.0) -> tuple[Tensor, Tensor, Tensor]:
     """(sample, mean, log-variance) of moments [B, 2C, ...], in float32."""
-    mean, logvar = moments.float().split(LATENT_CHANNELS, 1)
+    mean, logvar = moments.float().chunk(2, 1)
     logvar = logvar.clamp(-30, 20)
     return mean + scale * (0.5 * logvar).exp() * torch.randn_like(mean), mean, logvar

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from training.components import AUDIO_CHANNELS, PATCH, SPATIAL_FACTOR
+from training.components import AUDIO_CHANNELS, PATCH
 from training.world import Canvas, num_audio_latents
 
 # columns of a sample's modulation table
@@ -47,7 +47,7 @@ class Layout:
 
     @property
     def latent_size(self) -> tuple[int, int]:
-        return self.canvas.height // SPATIAL_FACTOR, self.canvas.width // SPATIAL_FACTOR
+        return self.canvas.height // self.canvas.latent_px, self.canvas.width // self.canvas.latent_px
 
     @property
     def rows_per_frame(self) -> int:

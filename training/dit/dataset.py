@@ -9,8 +9,10 @@ N clips, R rows per latent frame, A = 1 + 7 keyframes (the first, and the last o
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,8 +20,9 @@ from torch import Tensor, nn
 
 from training import world
 from training.codecs import audio_vae, video_vae
-from training.components import normalize_pixels
+from training.components import PATCH, normalize_pixels
 from training.dit.batched import patchify
+from training.editions import FIRST, Edition
 
 MAX_FRAMES = max(world.FRAME_COUNTS)
 NUM_PROMPTS = {"t2va": 5, "fl2va": 3}  # per clip
@@ -59,10 +62,12 @@ class ClipSet:
         return len(self.video_rows)
 
 
-def write_prompts(descriptions: list[dict[str, str]], seed: int) -> dict[str, list[str]]:
+def write_prompts(
+    descriptions: list[dict[str, str]], seed: int, prompt: Callable[..., tuple] = world.prompt
+) -> dict[str, list[str]]:
     """NUM_PROMPTS texts per clip and kind, clip by clip."""
     rng = random.Random(seed)
-    return {k: [world.prompt(d, rng, k)[0] for d in descriptions for _ in range(n)] for k, n in NUM_PROMPTS.items()}
+    return {k: [prompt(d, rng, k)[0] for d in descriptions for _ in range(n)] for k, n in NUM_PROMPTS.items()}
 
 
 def tokenize(texts: list[str], clips: list[int], tokenizer, device: str) -> PromptPairs:
@@ -79,14 +84,19 @@ def tokenize(texts: list[str], clips: list[int], tokenizer, device: str) -> Prom
     return PromptPairs(ids.to(device), clip.to(device), spans)
 
 
-def plan(canvas: world.Canvas, num_clips: int, seed: int, pool: Executor | None) -> tuple[world.Specs, dict]:
+def plan(
+    canvas: world.Canvas, num_clips: int, seed: int, pool: Executor | None, made_by: Edition = FIRST
+) -> tuple[Any, dict]:
     """Specs on the CPU and their prompts (or futures of them): what needs no GPU."""
-    specs = world.sample_specs(num_clips, canvas, torch.Generator().manual_seed(seed))
+    specs = made_by.world.sample_specs(num_clips, canvas, torch.Generator().manual_seed(seed))
     descriptions = [world.describe(specs, i) for i in range(num_clips)]
     if pool is None:
-        return specs, write_prompts(descriptions, seed)
+        return specs, write_prompts(descriptions, seed, made_by.prompt)
     chunk = 512
-    jobs = [pool.submit(write_prompts, descriptions[i : i + chunk], seed + i) for i in range(0, num_clips, chunk)]
+    jobs = [
+        pool.submit(write_prompts, descriptions[i : i + chunk], seed + i, made_by.prompt)
+        for i in range(0, num_clips, chunk)
+    ]
     done = [job.result() for job in jobs]
     return specs, {kind: [text for part in done for text in part[kind]] for kind in NUM_PROMPTS}
 
@@ -99,7 +109,13 @@ def _latent_of_frame(device: str) -> Tensor:
 
 @torch.no_grad()
 def encode(
-    vae: nn.Module, specs: world.Specs, texts: dict[str, list[str]], tokenizer, device: str, batch: int = 64
+    vae: nn.Module,
+    specs: Any,
+    texts: dict[str, list[str]],
+    tokenizer,
+    device: str,
+    batch: int = 64,
+    made_by: Edition = FIRST,
 ) -> ClipSet:
     """Renders and encodes all clips of one canvas. `tokenizer` is a raw `tokenizers.Tokenizer`."""
     cuda = device == "cuda"
@@ -114,18 +130,18 @@ def encode(
 
     def normalized_rows(pixels: Tensor) -> Tensor:
         with torch.autocast(device, dtype=torch.bfloat16, enabled=cuda):
-            moments = video_vae.encode(vae, pixels)
+            moments = video_vae.encode_tiles(vae, pixels)
         latents = (video_vae.sample_posterior(moments, scale=0.0)[1] - mean) / std
         return patchify(latents).half()
 
     for start in range(0, len(specs), batch):
         part = specs[slice(start, start + batch)].to(device)
-        clip = world.render(part, MAX_FRAMES)
+        clip = made_by.world.render(part, MAX_FRAMES)
         pixels = normalize_pixels(clip.video_B3FHW)
         stills = clip.video_B3FHW[:, :, keyframes].transpose(1, 2)  # [B, A, 3, H, W]
         stills_u8 = (stills * 255).round().to(torch.uint8)
         still_pixels = normalize_pixels((stills_u8.float() / 255).flatten(0, 1)[:, :, None])
-        coverage = F.max_pool2d(clip.mask_B1FHW[:, 0], 16)
+        coverage = F.max_pool2d(clip.mask_B1FHW[:, 0], PATCH * specs.canvas.latent_px)
         shown = torch.zeros(len(part), 37, *coverage.shape[2:], device=device)
         shown.index_reduce_(1, latent_of_frame, coverage, "amax")
         audio = world.audio_for(part, clip.motion, MAX_FRAMES)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from concurrent.futures import Executor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from training import world
 from training.codecs import audio_vae as audio_codec
 from training.dit import sample
 from training.dit.train_dit import Models
+from training.editions import FIRST, Edition
 from training.judge import verdict
 
 SHOWN_BY_A_KEYFRAME = frozenset(("color", "shape", "background", "size", "place"))
@@ -27,9 +29,12 @@ def judge_all(frames: np.ndarray, waves: np.ndarray, pool: Executor | None) -> l
     return list(run(verdict.judge, list(frames), list(waves)))
 
 
-def _expectation(study: sample.Study, truth: dict[str, str], kept: frozenset) -> dict[str, str]:
-    due = kept | SHOWN_BY_A_KEYFRAME if study.keyframes else kept
-    return {name: value for name, value in truth.items() if name in due}
+def _expectation(study: sample.Study, truth: dict[str, str], kept: frozenset | dict) -> dict:
+    """`kept` names what the prompt fixes, or maps it to the values that loose words allow."""
+    due = {name: truth[name] for name in kept}
+    if isinstance(kept, dict):
+        due |= {name: allowed for name, allowed in kept.items() if len(allowed) > 1}
+    return due | ({name: truth[name] for name in SHOWN_BY_A_KEYFRAME} if study.keyframes else {})
 
 
 def _psnr_db(frames: np.ndarray, reference: np.ndarray) -> float:
@@ -38,17 +43,17 @@ def _psnr_db(frames: np.ndarray, reference: np.ndarray) -> float:
 
 
 @torch.no_grad()
-def _round_trip(vae: nn.Module, audio_vae: nn.Module, study: sample.Study, specs: world.Specs) -> tuple:
+def _round_trip(vae: nn.Module, audio_vae: nn.Module, study: sample.Study, specs: Any, edition: Edition) -> tuple:
     """(frames, waves, truth frames in 0..1 [B, F, H, W, 3]) of the rendered clips through both VAEs."""
     device = next(vae.parameters()).device
     specs = specs.to(device)
-    clip = world.render(specs, study.num_frames)
+    clip = edition.world.render(specs, study.num_frames)
     rows = torch.cat([sample.encode_rows(vae, part) for part in clip.video_B3FHW.split(8)])
     directions, scale = (t.to(device) for t in audio_codec.basis())
     audio = audio_codec.project(world.audio_for(specs, clip.motion, study.num_frames), directions, scale)
     group = {"video_rows": rows, "audio_rows": audio.transpose(-1, -2).flatten(1, 2)}
     truth = clip.video_B3FHW[:, :, [0, -1]].permute(0, 2, 3, 4, 1).cpu().numpy()
-    return *sample.decode(vae, audio_vae, study, group), truth
+    return *sample.decode(vae, audio_vae, study, group, edition), truth
 
 
 def summary(verdicts: list, expectations: list) -> dict:
@@ -64,7 +69,14 @@ def summary(verdicts: list, expectations: list) -> dict:
 
 
 def evaluate(
-    models: Models, vae: nn.Module, names: list[str], pool: Executor | None, folder: Path, file_name: str
+    models: Models,
+    vae: nn.Module,
+    names: list[str],
+    pool: Executor | None,
+    folder: Path,
+    file_name: str,
+    edition: Edition = FIRST,
+    studies: dict[str, sample.Study] = sample.STUDIES,
 ) -> dict:
     """Figures per study, also as `file_name` in the folder, with a picture of a few clips each."""
     from PIL import Image
@@ -72,12 +84,12 @@ def evaluate(
     audio_vae = audio_codec.build().to(next(vae.parameters()).device)
     figures = {}
     for name in names:
-        study = sample.STUDIES[name]
+        study = studies[name]
         verdicts, ceiling, expectations, ends = [], [], [], []
-        for group in sample.run_study(models, vae, study):
+        for group in sample.run_study(models, vae, study, edition):
             specs = group["specs"]
-            frames, waves = sample.decode(vae, audio_vae, study, group)
-            through, through_waves, truth = _round_trip(vae, audio_vae, study, specs)
+            frames, waves = sample.decode(vae, audio_vae, study, group, edition)
+            through, through_waves, truth = _round_trip(vae, audio_vae, study, specs, edition)
             verdicts += judge_all(frames, waves, pool)
             ceiling += judge_all(through, through_waves, pool)
             described = [world.describe(specs, i) for i in range(len(specs))]

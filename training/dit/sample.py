@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from training.codecs import video_vae
 from training.components import AUDIO_CHANNELS, LATENT_CHANNELS, denormalize_pixels, normalize_pixels
 from training.dit import batched, text
 from training.dit.train_dit import Models
+from training.editions import FIRST, Edition
 
 PROMPT_SEED = 987_654  # no clip or prompt draw of the training set uses it
 
@@ -54,26 +56,30 @@ def sigma_grid(num_sigmas: int, shift: float) -> Tensor:
     return shift * base / (1 + (shift - 1) * base)
 
 
-def reference_noise(layout: batched.Layout, seeds: list[int]) -> tuple[Tensor, Tensor]:
+def reference_noise(
+    layout: batched.Layout, seeds: list[int], num_channels: int = LATENT_CHANNELS
+) -> tuple[Tensor, Tensor]:
     """(video rows, audio rows): per seed, two generators with the same seed, as the reference draws them."""
     height, width = layout.latent_size
     frames = batched.num_latent_frames(layout.num_frames)
     video, audio = [], []
     for seed in seeds:
-        shape = (1, LATENT_CHANNELS, frames, height, width)
+        shape = (1, num_channels, frames, height, width)
         video.append(torch.randn(shape, generator=torch.Generator().manual_seed(seed)))
         rows = (layout.num_audio_rows, AUDIO_CHANNELS)
         audio.append(torch.randn(rows, generator=torch.Generator().manual_seed(seed)))
     return batched.patchify(torch.cat(video)), torch.stack(audio)
 
 
-def choose_clips(study: Study, tokenizer, group: int = 32) -> list[tuple[world.Specs, list[str], list[frozenset]]]:
+def choose_clips(
+    study: Study, tokenizer, group: int = 32, edition: Edition = FIRST
+) -> list[tuple[Any, list[str], list]]:
     """Groups of clips whose prompts have one token count each: the commonest counts, a third of the clips each."""
     rng, generator = random.Random(PROMPT_SEED), torch.Generator().manual_seed(PROMPT_SEED)
-    specs = world.sample_specs(3000, world.CANVASES[study.canvas], generator)
-    by_length: dict[int, list[tuple[int, str, frozenset]]] = defaultdict(list)
+    specs = edition.world.sample_specs(3000, edition.world.CANVASES[study.canvas], generator)
+    by_length: dict[int, list[tuple[int, str, Any]]] = defaultdict(list)
     for i in range(len(specs)):
-        prompt, kept = world.prompt(world.describe(specs, i), rng, "fl2va" if study.keyframes else "t2va")
+        prompt, kept = edition.prompt(world.describe(specs, i), rng, "fl2va" if study.keyframes else "t2va")
         by_length[len(tokenizer(prompt, add_special_tokens=False)["input_ids"])].append((i, prompt, kept))
     groups = []
     for members in sorted(by_length.values(), key=len, reverse=True)[: max(1, study.num_clips // group)]:
@@ -85,7 +91,13 @@ def choose_clips(study: Study, tokenizer, group: int = 32) -> list[tuple[world.S
 
 @torch.no_grad()
 def sample_group(
-    models: Models, vae: nn.Module, study: Study, specs: world.Specs, prompts: list[str], first_seed: int
+    models: Models,
+    vae: nn.Module,
+    study: Study,
+    specs: Any,
+    prompts: list[str],
+    first_seed: int,
+    edition: Edition = FIRST,
 ) -> dict[str, Tensor]:
     """Video and audio rows of one group, float16 on the CPU."""
     device = next(models.parameters()).device
@@ -96,12 +108,13 @@ def sample_group(
     is_vision = presentation.is_vision + (False,) * ids.shape[1]
     layout = batched.Layout(canvas, study.num_frames, study.keyframes, is_vision)
     placed = batched.place(layout, models.dit.rope.inv_freq.to(device), torch.bfloat16 if cuda else torch.float32)
-    video, audio = (x.to(device) for x in reference_noise(layout, [first_seed + i for i in range(len(specs))]))
+    seeds, channels = [first_seed + i for i in range(len(specs))], vae.config.latent_channels
+    video, audio = (x.to(device) for x in reference_noise(layout, seeds, channels))
     features, condition = None, torch.zeros(len(specs), 0, video.shape[-1], device=device)
     with torch.autocast(device.type, dtype=torch.bfloat16, enabled=cuda):
         if study.keyframes:
             frames = [0 if k == "first" else study.num_frames - 1 for k in study.keyframes]
-            stills = world.render(specs.to(device), study.num_frames).video_B3FHW[:, :, frames].transpose(1, 2)
+            stills = edition.world.render(specs.to(device), study.num_frames).video_B3FHW[:, :, frames].transpose(1, 2)
             stills = (stills * 255).round() / 255
             tokens, deep = models.text.vision(stills.flatten(0, 1), canvas)
             features = tuple(x.unflatten(0, (len(specs), -1)).flatten(1, 2) for x in (tokens, deep))
@@ -126,25 +139,27 @@ def _statistics(vae: nn.Module, device) -> tuple[Tensor, Tensor]:
 def encode_rows(vae: nn.Module, video_B3FHW: Tensor) -> Tensor:
     """Normalized latent rows of clips in 0..1."""
     mean, std = _statistics(vae, video_B3FHW.device)
-    moments = video_vae.encode(vae, normalize_pixels(video_B3FHW))
+    moments = video_vae.encode_tiles(vae, normalize_pixels(video_B3FHW))
     return batched.patchify((video_vae.sample_posterior(moments, scale=0.0)[1] - mean) / std)
 
 
-def run_study(models: Models, vae: nn.Module, study: Study) -> list[dict]:
+def run_study(models: Models, vae: nn.Module, study: Study, edition: Edition = FIRST) -> list[dict]:
     """All groups of a study: rows, specs, prompts, and what the prompts fix."""
     models.eval()
     groups, seed = [], 0
-    for specs, prompts, kept in choose_clips(study, models.text.tokenizer):
-        rows = sample_group(models, vae, study, specs, prompts, seed)
+    for specs, prompts, kept in choose_clips(study, models.text.tokenizer, edition=edition):
+        rows = sample_group(models, vae, study, specs, prompts, seed, edition)
         groups.append({**rows, "specs": specs, "prompts": prompts, "kept": kept})
         seed += len(specs)
     return groups
 
 
 @torch.no_grad()
-def decode(vae: nn.Module, audio_vae: nn.Module, study: Study, group: dict) -> tuple[np.ndarray, np.ndarray]:
+def decode(
+    vae: nn.Module, audio_vae: nn.Module, study: Study, group: dict, edition: Edition = FIRST
+) -> tuple[np.ndarray, np.ndarray]:
     """(frames uint8 [B, F, H, W, 3], waves float32 [B, 2, 800 * Ta])."""
-    canvas = world.CANVASES[study.canvas]
+    canvas = edition.world.CANVASES[study.canvas]
     layout = batched.Layout(canvas, study.num_frames, study.keyframes, ())
     device = next(vae.parameters()).device
     mean, std = _statistics(vae, device)

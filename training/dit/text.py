@@ -1,4 +1,4 @@
-"""The stock Qwen3-VL text encoder, run for training: two live layers, one vision layer, one presentation per batch.
+"""The stock Qwen3-VL text encoder, run for training: a few live layers, one vision layer, one presentation per batch.
 
 A batch shares its token positions (same keyframes, same prompt length), so rotary tables are [L, H] and no mask is
 needed beyond causality. Equal to hidden_states[50] of the stock 51-layer model whose other layers are identities
@@ -173,12 +173,12 @@ def _text_rotary(positions_3L: Tensor, config) -> tuple[Tensor, Tensor]:
 
 
 class TextEncoder(nn.Module):
-    """Holds a stock two-layer Qwen3VLForConditionalGeneration and runs the presentation of one batch."""
+    """Holds a stock Qwen3VLForConditionalGeneration of the live layers alone and runs one batch's presentation."""
 
-    def __init__(self, tokenizer) -> None:
+    def __init__(self, tokenizer, num_live_layers: int = NUM_LIVE_TEXT_LAYERS) -> None:
         super().__init__()
         self.tokenizer = tokenizer
-        self.stock = build_stock(tokenizer, NUM_LIVE_TEXT_LAYERS)
+        self.stock = build_stock(tokenizer, num_live_layers)
         self._vision_tables: dict[tuple[int, int], VisionTables] = {}
         self._rotary: dict[tuple, tuple[Tensor, Tensor]] = {}
         self._prefix: dict[Presentation, tuple[Tensor, Tensor]] = {}
@@ -217,7 +217,7 @@ class TextEncoder(nn.Module):
             tables = _text_rotary(presentation.with_prompt(num_prompt_tokens), language.config)
             self._rotary[key] = tuple(table.to(device) for table in tables)
         cos, sin = self._rotary[key]
-        for index, layer in enumerate(language.layers[:NUM_LIVE_TEXT_LAYERS]):
+        for index, layer in enumerate(language.layers):
             attn, y = layer.self_attn, layer.input_layernorm(x)
             q, k, v = (p(y).unflatten(-1, (-1, attn.head_dim)) for p in (attn.q_proj, attn.k_proj, attn.v_proj))
             q, k = attn.q_norm(q).transpose(1, 2), attn.k_norm(k).transpose(1, 2)
@@ -241,7 +241,7 @@ def build_stock(tokenizer, num_layers: int) -> nn.Module:
 def expand(trained: nn.Module, tokenizer) -> nn.Module:
     """The 51-layer stock model: the trained layers in front, identities behind (all their matrices are zero)."""
     model = build_stock(tokenizer, NUM_TEXT_LAYERS)
-    for p in model.model.language_model.layers[NUM_LIVE_TEXT_LAYERS:].parameters():
+    for p in model.model.language_model.layers[len(trained.model.language_model.layers) :].parameters():
         if p.ndim == 2:
             p.zero_()
     state = {k: v for k, v in trained.state_dict().items() if not k.endswith("language_model.norm.weight")}

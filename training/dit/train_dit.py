@@ -8,7 +8,6 @@ noise is a prefix of the video noise, as the reference's seeding makes it.
 
 from __future__ import annotations
 
-import math
 import random
 import time
 from dataclasses import dataclass
@@ -19,13 +18,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from training import ranks, world
-from training.components import AUDIO_CHANNELS, DIT, LATENT_CHANNELS
-from training.dit import batched, text
+from training.components import PATCH
+from training.dit import batched, noise, text
 from training.dit.dataset import ClipSet
+from training.editions import FIRST, Edition
+from training.resume import Part
 
 PEAK_LR, WARMUP_STEPS, DECAY_SHARE, AVERAGE = 1.5e-3, 300, 0.45, 0.9985
 OBJECT_WEIGHT, SOUND_WEIGHT, PROBE_WEIGHT = 8.0, 3.0, 0.1
-MAX_VIDEO_SHIFT, MAX_AUDIO_SHIFT = 16.0, 8.0
 FRAME_SHARE = {22: 0.15, 39: 0.10, 56: 0.35, 73: 0.08, 90: 0.08, 107: 0.08, 124: 0.16}
 CANVAS_SHARE = {"16:9": 0.5, "21:9": 0.1, "4:3": 0.1, "1:1": 0.1, "3:4": 0.1, "9:16": 0.1}
 KEYFRAME_SHARE = {(): 0.70, ("first",): 0.13, ("last",): 0.06, ("first", "last"): 0.11}
@@ -50,12 +50,12 @@ class Batch:
 class Models(nn.Module):
     """What is trained: the stock DiT, the text encoder, and linear probes that keep the vision tower looking."""
 
-    def __init__(self, tokenizer) -> None:
+    def __init__(self, tokenizer, edition: Edition = FIRST) -> None:
         super().__init__()
         from diffusers.models.transformers.transformer_minimax_h3 import MiniMaxH3Transformer3DModel
 
-        self.dit = MiniMaxH3Transformer3DModel(**DIT)
-        self.text = text.TextEncoder(tokenizer)
+        self.dit = MiniMaxH3Transformer3DModel(**edition.dit)
+        self.text = text.TextEncoder(tokenizer, edition.num_live_text_layers)
         self.probes = nn.ModuleDict({n: nn.Linear(64, len(world.ATTRIBUTES[n])) for n in PROBED})
         self.probes["xy"] = nn.Linear(64, 2)
         self._initialize()
@@ -87,7 +87,7 @@ class BatchMaker:
         dtype = torch.bfloat16 if device == "cuda" else torch.float32
         self._place = batched.Placer(models.dit.rope.inv_freq.to(device), dtype)
         self._presentations = {
-            (name, count): text.present(models.text.tokenizer, world.CANVASES[name], count)
+            (name, count): text.present(models.text.tokenizer, clips[name].canvas, count)
             for name in clips
             for count in range(3)
         }
@@ -112,7 +112,7 @@ class BatchMaker:
         batch_size = max(2, self.rows_per_batch // (base.num_rows + 20) // 8 * 8)
         prompt_ids, clip = pairs.draw(batch_size, self.rng)
         images = truth = None
-        condition = torch.zeros(batch_size, 0, 4 * LATENT_CHANNELS, device=self.device)
+        condition = torch.zeros(batch_size, 0, clips.video_rows.shape[-1], device=self.device)
         if keyframes:
             index = self._keyframe_index[num_frames, keyframes]
             images = clips.keyframe_u8[clip[:, None], index].float() / 255
@@ -135,32 +135,6 @@ class BatchMaker:
         )
 
 
-def draw_noise(layout: batched.Layout, batch_size: int, device: str) -> tuple[Tensor, Tensor]:
-    """(video rows, audio rows). In half of the samples the audio noise is the start of the video noise."""
-    height, width = layout.latent_size
-    frames = batched.num_latent_frames(layout.num_frames)
-    video = torch.randn(batch_size, LATENT_CHANNELS, frames, height, width, device=device)
-    audio = torch.randn(batch_size, layout.num_audio_rows, AUDIO_CHANNELS, device=device)
-    prefix = video.flatten(1)[:, : layout.num_audio_rows * AUDIO_CHANNELS].view_as(audio)
-    shared = torch.rand(batch_size, 1, 1, device=device) < 0.5
-    return batched.patchify(video), torch.where(shared, prefix, audio)
-
-
-def draw_timesteps(batch_size: int, device: str) -> tuple[Tensor, Tensor]:
-    """(video t, audio t), [B] each; t = 1 - sigma."""
-
-    def uniform() -> Tensor:
-        return torch.rand(batch_size, device=device)
-
-    base_video = uniform()
-    base_audio = torch.where(uniform() < 0.25, uniform(), base_video)
-    times = []
-    for base, max_shift in ((base_video, MAX_VIDEO_SHIFT), (base_audio, MAX_AUDIO_SHIFT)):
-        shift = torch.exp(uniform() * math.log(max_shift))
-        times.append(1 - shift * base / (1 + (shift - 1) * base))
-    return times[0], times[1]
-
-
 def vision_loss(models: Models, tokens_BVC: Tensor, truth: dict[str, Tensor]) -> Tensor:
     pooled = tokens_BVC.float().mean(1)
     total = F.mse_loss(models.probes["xy"](pooled), truth["xy"]) * 4
@@ -173,8 +147,8 @@ def loss_of(models: Models, batch: Batch, block_fn) -> tuple[Tensor, Tensor, Ten
     """(video, audio, vision probes), means over the batch."""
     layout = batch.placed.layout
     size, device = len(batch.video_rows), batch.video_rows.device.type
-    video_noise, audio_noise = draw_noise(layout, size, device)
-    video_t, audio_t = draw_timesteps(size, device)
+    video_noise, audio_noise = noise.draw_noise(layout, batch.video_rows.shape[-1] // PATCH**2, size, device)
+    video_t, audio_t = noise.draw_timesteps(size, device)
     tv, ta = video_t[:, None, None], audio_t[:, None, None]
     features, probes = None, torch.zeros((), device=device)
     with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
@@ -226,17 +200,18 @@ def train(
     compiled: bool = True,
     snapshot: Path | None = None,
     world_ranks: ranks.Ranks = ranks.Ranks(),
-) -> nn.Module:
+    part: Part | None = None,
+) -> nn.Module | None:
     """Trains what requires a gradient, in place, on `loss_fn(models, maker.draw(), block_fn)`.
 
     Returns the models with averaged weights. Compilation does not count against the time.
 
-    `snapshot` names a file that gets the averaged weights at half time, in case the machine goes away.
+    `snapshot` names a file that gets the averaged weights at half time, in case the machine goes away. None comes back
+    where the time of this `part` is up before all `seconds`, or steps, are spent: the next part goes on.
     """
-    cuda = device == "cuda"
+    cuda, part = device == "cuda", part or Part()
     models.to(device)
     ranks.share_start(models, world_ranks)
-    torch.manual_seed(1 + world_ranks.rank)  # noise and timesteps are each rank's own
     block_fn = batched.run_block
     if cuda and compiled:
         torch._dynamo.config.recompile_limit = 64
@@ -244,21 +219,34 @@ def train(
     params = [p for p in models.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(params, lr=PEAK_LR, betas=(0.9, 0.97), weight_decay=0.01, fused=cuda)
     averages = [p.detach().clone() for p in params]
-    sums, step, spent, warm, progress = torch.zeros(4, device=device), 0, 0.0, 12, 0.0
+    part.begin(params, averages, optimizer)
+    step, spent = part.step_before, part.spent_before_s
+    torch.manual_seed(1 + world_ranks.rank + 1000 * step)  # noise and timesteps are each rank's own, and each part's
+    sums, warm, progress = torch.zeros(4, device=device), step + 12, 0.0
     start = mark = time.perf_counter()
     while True:
         if step == warm:
             if cuda:
                 torch.cuda.synchronize()
-            print(f"dit: {warm} steps with compilation took {time.perf_counter() - start:.0f}s", flush=True)
+            print(
+                f"dit: {warm - part.step_before} steps with compilation took {time.perf_counter() - start:.0f}s",
+                flush=True,
+            )
             start = mark = time.perf_counter()
         if max_steps is not None:
             progress = step / max_steps
         elif step >= warm and step % AGREE_EVERY == 0:
-            spent = ranks.agree(time.perf_counter() - start, device, world_ranks)
+            spent = part.spent_before_s + ranks.agree(time.perf_counter() - start, device, world_ranks)
             progress = spent / seconds
         if progress >= 1:
             break
+        if part.is_over(step, spent):
+            if world_ranks.is_first:
+                part.keep(params, averages, optimizer, step, spent, now=True)
+            print(f"dit: {100 * progress:.0f} % done; run the stage again to go on", flush=True)
+            return None
+        if world_ranks.is_first and step >= warm:
+            part.keep(params, averages, optimizer, step, spent)
         for group in optimizer.param_groups:
             group["lr"] = peak_lr / PEAK_LR * learning_rate(progress, step)
         video, audio, probes = loss_fn(models, maker.draw(), block_fn)
@@ -288,6 +276,8 @@ def train(
                 flush=True,
             )
             mark = now
+    if world_ranks.is_first:
+        part.keep(params, averages, optimizer, step, spent, now=True)
     with torch.no_grad():
         for p, average in zip(params, averages, strict=True):
             p.copy_(average)

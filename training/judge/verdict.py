@@ -167,6 +167,8 @@ def wanted(verdict: Verdict, expected: Expectation) -> dict[str, Any]:
     """The attributes of one clip that can be judged, and their right values."""
     due = {name: value for name, value in expected.items() if name in ATTRIBUTES}
     motion = due.get("motion", verdict.motion)
+    if not isinstance(motion, str):  # a loose word
+        motion = verdict.motion if verdict.motion in motion else motion[0]
     if motion == "stay" or verdict.tempo is None:
         due.pop("tempo", None)
     if motion in ("left", "right"):

@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from training import world
-from training.components import NUM_LIVE_TEXT_LAYERS
-from training.dit import batched, text, train_dit
+from training.components import NUM_LIVE_TEXT_LAYERS, PATCH
+from training.dit import batched, noise, text, train_dit
 from training.ref2va import reference_data, references
 from training.ref2va.reference_data import LONGEST_SOUND, SoundBank, StillBank, TargetClips
 from training.ref2va.references import Reference
@@ -198,8 +198,10 @@ def text_rows(models: ReferenceModels, batch: ReferenceBatch) -> Tensor:
 def loss_of(models: ReferenceModels, batch: ReferenceBatch, block_fn) -> tuple[Tensor, Tensor, Tensor]:
     """(video, audio, nothing in place of the probes), means over the batch."""
     size, device = len(batch.video_rows), batch.video_rows.device.type
-    video_noise, audio_noise = train_dit.draw_noise(batch.placed.layout, size, device)
-    video_t, audio_t = train_dit.draw_timesteps(size, device)
+    video_noise, audio_noise = noise.draw_noise(
+        batch.placed.layout, batch.video_rows.shape[-1] // PATCH**2, size, device
+    )
+    video_t, audio_t = noise.draw_timesteps(size, device)
     tv, ta = video_t[:, None, None], audio_t[:, None, None]
     with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
         video_v, audio_v = batched.forward(
