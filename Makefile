@@ -2,6 +2,7 @@
 # make check  lint, types, import contracts               make test-kernels   the Triton kernels on a CPU (installs triton, 690 MB)
 # make parity beside diffusers, on the same weights       make bench          what a CPU can measure, into bench/results
 # make test-bounds  rooms with the newest and the oldest releases that pyproject.toml admits, in .venv-bounds (gigabytes)
+# make figures  which file and commit each published figure rests on, and which of them are older than their code
 # make gpu    the tests that need a CUDA device (with a PYTHON whose torch sees one)
 # make plants  faults planted in a copy of the tree, and which of them no test notices (PLANTS='--plants 30 --seconds 1800')
 PYTHON ?= python3
@@ -10,7 +11,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test test-kernels test-bounds parity gpu bench plants check clean
+.PHONY: demo test test-kernels test-bounds parity gpu bench figures plants check clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -46,6 +47,9 @@ bench: $(STAMP)
 
 plants: $(STAMP)
 	$(BIN)/python -m tests.plant $(PLANTS)
+
+figures: $(STAMP)
+	$(BIN)/python -m bench.figures
 
 check: $(STAMP)
 	$(BIN)/ruff check .

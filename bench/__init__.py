@@ -1,6 +1,6 @@
 """One script or folder per claim, run as ``python -m bench.NAME``; each writes ``results/<bench>-<device>.json``.
 
-Against a peer, outputs are compared first.
+Against a peer, outputs are compared first; what a failed check watches is not reported.
 
     dit_forward    a forward against its floor and diffusers          one GPU
     memory         streaming, plans and budgets, two ranks            GPUs
@@ -11,6 +11,7 @@ Against a peer, outputs are compared first.
     start          a clip, a command, a server, beside a yardstick    CPU
     load           nothing lost, nothing twice, through kill -9       CPU
     scheduling     who waits how long under each policy               CPU
+    figures        which file and commit each published figure rests on, and which are older than their code
     charts         draws docs/img from the results; svg is its pen
 
 ``gpu.sh`` and ``memory.sh`` run what needs GPUs in order.

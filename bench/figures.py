@@ -1,10 +1,10 @@
 """Which file, commit and peer each published figure rests on, and whether the code has changed since.
 
-    python -m bench.figures [--results bench/results] [--check]
+    python -m bench.figures [--results bench/results] [--check] [--write docs/performance.md]
 
-Prints the table of docs/performance.md from the result files. A file is stale when the commit that made it is unknown
-or was not clean ("+"), or when code that it rests on (``RESTS_ON``) differs from that commit's. With --check only what
-is stale is printed, and the exit code is 1 where something is.
+Prints the table of docs/performance.md from the result files, or puts it there (--write). A file is stale when the
+commit that made it is unknown or was not clean ("+"), or when code that it rests on (``RESTS_ON``) differs from that
+commit's. With --check only what is stale is printed, and the exit code is 1 where something is.
 """
 
 from __future__ import annotations
@@ -40,6 +40,19 @@ RESTS_ON: dict[str, tuple[str, ...]] = {
     "load": ("bench/load.py", *WHOLE),
     "scheduling": ("bench/scheduling.py", *WHOLE),
 }
+# What is published of a file, in README.md and docs/.
+FIGURES = {
+    "dit_forward": "forwards, floors, blocks, errors of one forward, small forwards, saturation",
+    "streaming": "weights that stream, budgets, plans, two cards",
+    "text_encoder": "text encoder",
+    "precision": "what a precision moves in final clips",
+    "meaning": "what clips show and sound like",
+    "e2e": "124 frames and the default clip on a CPU",
+    "start": "clip, command and server on a CPU",
+    "load": "nothing lost, nothing twice",
+    "scheduling": "waiting under each policy",
+}
+BEGIN, END = "<!-- bench.figures -->", "<!-- end of bench.figures -->"
 # With what a peer in a file ran, beside the same weights on the same device.
 PEERS = {
     "dit_forward": "diffusers 0.42.1: eager, its default attention; compiled blocks (fullgraph), cuDNN attention",
@@ -74,14 +87,26 @@ def commits(result: Mapping[str, Any]) -> list[str]:
     return sorted({each.split(", ")[-1] for each in parts.values()})
 
 
-def table(files: Sequence[Path], root: Path) -> str:
-    lines = ["| file | commit | date | torch | beside it | checks |", "|---|---|---|---|---|---|"]
+def result_files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("*.json") if "details" not in path.name)
+
+
+def table(files: Sequence[Path]) -> str:
+    lines = ["| figures | file | commit | date | torch | peer | checks |", "|---|---|---|---|---|---|---|"]
     for path in files:
         result = json.loads(path.read_text())
         bad = [name for name, good in result["checks"].items() if not good]
         checks = f"{len(result['checks'])} hold" if not bad else "NOT: " + ", ".join(bad)
         made = ", ".join(commits(result))
-        cells = (path.name, made, result["date"], result["torch"], PEERS.get(result["bench"], "-"), checks)
+        cells = (
+            FIGURES[result["bench"]],
+            path.name,
+            made,
+            result["date"],
+            result["torch"],
+            PEERS.get(result["bench"], "-"),
+            checks,
+        )
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -91,10 +116,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--root", type=Path, default=Path(__file__).parents[1])
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--write", type=Path)
     arguments = parser.parse_args(argv)
-    files = sorted(path for path in arguments.results.glob("*.json") if "details" not in path.name)
-    if not arguments.check:
-        print(table(files, arguments.root))
+    files = result_files(arguments.results)
+    if arguments.write:
+        before, _, rest = arguments.write.read_text().partition(BEGIN)
+        arguments.write.write_text(f"{before}{BEGIN}\n{table(files)}\n{END}{rest.partition(END)[2]}")
+    elif not arguments.check:
+        print(table(files))
     found = {path.name: stale(json.loads(path.read_text()), arguments.root) for path in files}
     for name, why in found.items():
         if why:

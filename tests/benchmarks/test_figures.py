@@ -50,7 +50,10 @@ def test_a_figure_is_stale_once_its_code_has_changed(repository, capsys):
     assert figures.main(options) == 1
     assert f"load-cpu.json: {commit}: code that it rests on has changed" in capsys.readouterr().err
     assert figures.main(options[:-1]) == 0
-    assert f"| load-cpu.json | {commit} | 2026-01-02 | 2.11 | - | 1 hold |" in capsys.readouterr().out
+    assert (
+        f"| nothing lost, nothing twice | load-cpu.json | {commit} | 2026-01-02 | 2.11 | - | 1 hold |"
+        in capsys.readouterr().out
+    )
 
 
 def test_files_of_no_commit_are_stale(repository):
@@ -69,6 +72,14 @@ def test_every_result_file_says_what_it_rests_on():
     root = figures.Path(figures.__file__).parents[1]
     for paths in figures.RESTS_ON.values():
         assert [path for path in paths if not (root / path).exists()] == []
+
+
+def test_the_table_of_the_page_is_that_of_the_files():
+    page = (figures.Path(figures.__file__).parents[1] / "docs" / "performance.md").read_text()
+    found = page.partition(figures.BEGIN)[2].partition(figures.END)[0].strip()
+    assert found == figures.table(figures.result_files(figures.RESULTS)), (
+        "python -m bench.figures --write docs/performance.md"
+    )
 
 
 def test_a_precision_is_judged_by_what_a_seed_moves():
