@@ -33,7 +33,7 @@ from bench.report import print_table, write_result
 
 PROMPT = "a red ball bounces quickly on a dark background with a drum sound"
 END = ("completed", "failed")
-MOST_GROWTH_MIB = 250  # the first clip's own memory included
+MOST_GROWTH_MIB = 100
 
 
 class Server:

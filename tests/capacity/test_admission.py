@@ -251,8 +251,13 @@ def test_weights_that_visit_are_counted_with_their_stage_and_without_slack(model
     plain = need_of(model, wanted, limits)
     small = replace(model, visits=Visits(text=1))
     assert need_of(small, wanted, limits).transient == plain.transient  # the largest stage is another one
+    # Two sizes that both make this stage the largest: what is between them is the weights alone, not times the slack.
+    big, bigger = (
+        need_of(replace(model, visits=Visits(decode=n), slack=2.0), wanted, limits) for n in (10**12, 10**13)
+    )
+    assert bigger.transient - big.transient == 9 * 10**12
+    assert 10**12 < big.transient <= 10**12 + 2 * plain.transient
     big = replace(model, visits=Visits(decode=10**12))
-    assert need_of(big, wanted, limits).transient - 10**12 <= plain.transient
     assert need_of(big, wanted, limits).held == plain.held
 
 

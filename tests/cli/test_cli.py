@@ -178,6 +178,7 @@ def test_ctrl_c_leaves_no_broken_file(tiny_folder, tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_removes_what_is_half_written(number):
+    found = signal.signal(number, signal.SIG_DFL)  # whatever these tests run under, such as nohup
     before = signal.getsignal(number)
 
     @reports_errors
@@ -193,6 +194,14 @@ def test_a_signal_removes_what_is_half_written(number):
         command()
     assert ended.value.exit_code == 128 + number
     assert signal.getsignal(number) is before
+    signal.signal(number, found)
+
+
+@reports_errors
+def _terminated():
+    with cleans_up():
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
 
 
 def test_a_nohup_stays_one(monkeypatch):
@@ -200,6 +209,10 @@ def test_a_nohup_stays_one(monkeypatch):
     try:
         with cleans_up():
             os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        with pytest.raises(typer.Exit) as ended:  # but it can be ended
+            _terminated()
+        assert ended.value.exit_code == 128 + signal.SIGTERM
     finally:
         signal.signal(signal.SIGHUP, before)
 
@@ -236,7 +249,7 @@ def test_what_is_changed_of_a_repeated_clip_is_all_that_changes(clip, tiny_folde
     for name, flags in {
         "tall": [str(source), "--aspect", "9:16", "--frames", "39"],
         "shorter": ["tall.mp4", "--frames", "22"],
-        "ladder": ["tall.mp4", "--sigmas", "1,0.5,0"],
+        "ladder": ["tall.mp4", "--sigmas", "1,0.7,0.5,0.3,0"],  # not as many points as the clip had: 3
         "steps": ["ladder.mp4", "--steps", "2"],
     }.items():
         monkeypatch.chdir(tmp_path)
@@ -245,7 +258,7 @@ def test_what_is_changed_of_a_repeated_clip_is_all_that_changes(clip, tiny_folde
         made[name] = json.loads(done.stdout)
     assert made["shorter"]["size"] == made["tall"]["size"]
     assert (made["tall"]["frames"], made["shorter"]["frames"]) == (39, 22)
-    assert (made["ladder"]["num_forwards"], made["steps"]["num_forwards"]) == (2, 1)
+    assert (made["tall"]["num_forwards"], made["ladder"]["num_forwards"], made["steps"]["num_forwards"]) == (2, 4, 1)
     assert made["steps"]["frames"] == 39
 
 

@@ -106,6 +106,13 @@ def serve(
         help="A bearer key that requests must carry; repeat for more. Jobs belong to their key.",
         rich_help_panel=SERVER,
     ),
+    protect_all: bool = typer.Option(
+        False,
+        "--protect-all",
+        envvar="TALKIES_PROTECT_ALL",
+        help="/metrics, /load, /version and /openapi.json want a key, too; /health, /ping and the page never do.",
+        rich_help_panel=SERVER,
+    ),
     served_model_name: list[str] = typer.Option(
         [],
         envvar="TALKIES_SERVED_MODEL_NAME",
@@ -273,6 +280,7 @@ def serve(
             served_model_name=served_model_name[0] if served_model_name else None,
             model_aliases=tuple(served_model_name[1:]),
             api_keys=tuple(api_key),
+            protect_all=protect_all,
             max_queue=max_queue,
             max_queue_s=max_queue_s,
             max_jobs_per_key=max_jobs_per_key,

@@ -27,7 +27,7 @@ from talkies.engine.port.service import EngineService
 from talkies.server import absent, errors, routes
 from talkies.server.config import ServerConfig
 from talkies.server.edge import page_files
-from talkies.server.edge.auth import Keys
+from talkies.server.edge.auth import Keys, ProtectAll
 from talkies.server.edge.middleware import BodyLimit, HostGuard, RequestLog, RootPath
 from talkies.server.edge.reference_page import REFERENCE_POLICY, reference_page
 from talkies.server.edge.wire import GuardedProtocol, WireLimits
@@ -78,6 +78,8 @@ def create_app(service: EngineService, config: ServerConfig) -> FastAPI:
     _add_page(app)
     if config.serve_openapi:
         _add_reference_page(app)
+    if config.protect_all:
+        app.add_middleware(ProtectAll, keys=app.state.keys)
     app.add_middleware(BodyLimit, max_bytes=config.max_body_bytes)
     if not config.api_keys:  # with keys a page of another site has none to send
         names = (*config.server_names, socket.gethostname())

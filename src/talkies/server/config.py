@@ -39,6 +39,7 @@ class ServerConfig:
     served_model_name: str | None = None  # None: the service's own name
     model_aliases: tuple[str, ...] = ()  # other names that a request may call the model
     api_keys: tuple[str, ...] = ()  # empty: no authentication, one anonymous owner
+    protect_all: bool = False  # all but /health, /ping and the page wants a key
     max_queue: int = 64  # jobs waiting; above it a POST is 429
     max_jobs_per_key: int | None = None  # waiting and running jobs of one key
     max_queue_s: float | None = None  # predicted seconds of all waiting jobs
@@ -69,6 +70,8 @@ class ServerConfig:
                 raise ConfigError(f"{name}={value} is not positive", hint="leave it out to turn it off", param=name)
         if any(not key.strip() or not key.isascii() for key in self.api_keys):
             raise ConfigError("an API key is empty or not ASCII", hint="use a long random ASCII key", param="api_key")
+        if self.protect_all and not self.api_keys:
+            raise ConfigError("protect_all without an API key", hint="give --api-key, too", param="protect_all")
         if self.webhook_secret is not None and len(signing_key(self.webhook_secret)) < 16:
             unit = "bytes" if self.webhook_secret.startswith(SECRET_PREFIX) else "characters"
             raise ConfigError(

@@ -19,6 +19,9 @@ Resolver = Callable[[str, int, float], Sequence[str]]
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _V4_COMPATIBLE = ipaddress.ip_network("::/96")
+# Not the public internet in IANA's registries, but global to the tables of some Pythons that this project runs on:
+# protocol assignments, the withdrawn 6to4 relays, the second range for documentation.
+_NOT_GLOBAL = tuple(ipaddress.ip_network(network) for network in ("192.0.0.0/24", "192.88.99.0/24", "3fff::/20"))
 
 
 class AllowList:
@@ -58,7 +61,11 @@ def refusal(address: str, allow: AllowList) -> str | None:
             return f"a {name.replace('_', '-')} address" if name != "unspecified" else "an unspecified address"
     if parsed.is_private or (parsed.version == 6 and parsed.is_site_local):
         return "a private address"
-    if parsed.is_reserved or not parsed.is_global:
+    if (
+        parsed.is_reserved
+        or not parsed.is_global
+        or any(parsed in n for n in _NOT_GLOBAL if n.version == parsed.version)
+    ):
         return "an address outside the public internet"
     return None
 

@@ -35,7 +35,7 @@ class Peers:
         self.group, self.folder = group, folder
         self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
         sweep(folder)
-        names: list[object] = [f"{PREFIX}-{os.getpid()}-{secrets.token_hex(6)}"]
+        names: list[object] = [f"{PREFIX}-{pid_namespace()}-{os.getpid()}-{secrets.token_hex(6)}"]
         dist.broadcast_object_list(names, group_src=0, group=group)
         self._token, self._num_names = str(names[0]), 0
         self._buffer = self._map(Path(self.new_name()), RECORD_BYTES * self.world)
@@ -129,15 +129,27 @@ class Peers:
 
 
 def sweep(folder: Path = SHM) -> int:
-    """Removes files of processes that were killed before they could; returns how many."""
+    """Removes files of processes that were killed before they could; returns how many.
+
+    Containers may share the folder. What a process id names is known in its own namespace alone, so files of another
+    one stay, as do those whose name does not say theirs.
+    """
     removed = 0
-    for path in folder.glob(f"{PREFIX}-*"):
+    for path in folder.glob(f"{PREFIX}-{pid_namespace()}-*"):
         with suppress(OSError, ValueError, IndexError):
-            pid = int(path.name.removeprefix(PREFIX + "-").split("-")[0])
+            pid = int(path.name.removeprefix(f"{PREFIX}-{pid_namespace()}-").split("-")[0])
             if not Path(f"/proc/{pid}").exists():
                 path.unlink()
                 removed += 1
     return removed
+
+
+def pid_namespace() -> str:
+    """The number of this process's namespace of process ids, as digits; ``"unknown"`` where the system does not say."""
+    try:
+        return "".join(c for c in os.readlink("/proc/self/ns/pid") if c.isdigit()) or "unknown"
+    except OSError:
+        return "unknown"
 
 
 def first_line(text: str) -> str:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import hashlib
 import hmac
 
+from starlette._utils import get_route_path
 from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from talkies.server.errors import Forbidden, Unauthorized
+from talkies.server.errors import Forbidden, Unauthorized, response_of
 
 ANONYMOUS = "anonymous"
+# What a probe and a browser without a key may see: neither says anything about jobs, models or the machine.
+OPEN = ("/", "/health", "/ping")
 
 
 def owner_of(key: str) -> str:
@@ -35,3 +39,21 @@ class Keys:
         if scheme.lower() != "bearer" or not any(matches):
             raise Unauthorized("missing or wrong API key", hint="send Authorization: Bearer KEY", param="Authorization")
         return digest
+
+
+class ProtectAll:
+    """For ``--protect-all``: without a key only the probes and the page's own files answer, all else is a 401."""
+
+    def __init__(self, app: ASGIApp, *, keys: Keys) -> None:
+        self._app, self._keys = app, keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            path = get_route_path(scope)
+            if path not in OPEN and not path.startswith("/web/"):
+                try:
+                    self._keys.owner(Request(scope))
+                except Unauthorized as error:
+                    await response_of(error)(scope, receive, send)
+                    return
+        await self._app(scope, receive, send)
