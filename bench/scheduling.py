@@ -43,9 +43,7 @@ def run(model: str, policy: str, max_num_seqs: int, plan: list[tuple[float, bool
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         rows = BATCHED_ROWS if max_num_seqs > 1 else None
-        executor = Executor(
-            EngineConfig(model=model), policy=policy, data_dir=folder, max_num_seqs=max_num_seqs, max_step_rows=rows
-        )
+        executor = Executor(EngineConfig(model=model), policy=policy, max_num_seqs=max_num_seqs, max_step_rows=rows)
         ended: dict[str, tuple[float, str]] = {}
         all_ended = threading.Event()
 
