@@ -79,7 +79,7 @@ def test_a_request_is_judged_from_configs_alone(monkeypatch):
         pipeline.prepare_ahead(EngineConfig(), REQUEST.replace(target=Target(seconds=99)))
 
 
-@pytest.mark.parametrize("device", [None, "cpu:3", "tpu", 7])
+@pytest.mark.parametrize("device", ["", "cpu:3", "tpu", 7])
 def test_devices_that_mean_nothing_are_refused(device):
     with pytest.raises(ConfigError, match="use auto, cpu, cuda or cuda:N"):
         Engine.open(device=device)

@@ -112,3 +112,12 @@ def test_tiles_that_cover_a_side(side, tiles):
 @pytest.mark.parametrize(("num_frames", "encoded"), [(22, 22), (23, 22), (38, 22), (39, 39), (124, 124), (5, 5)])
 def test_the_longest_prefix_that_is_encoded_has_17n_and_5_frames(num_frames, encoded):
     assert encodable_frames(num_frames, Limits()) == encoded
+
+
+@pytest.mark.parametrize("limits", [Limits(), Limits(canvas_short_edge=64, canvas_max_pixels=9216, spatial_factor=8)])
+def test_every_canvas_that_the_rule_gives_is_legal(limits):
+    """A keyframe of any shape between 1:4 and 4:1 makes a clip: 64x160 of the embedded checkpoint is over its cap."""
+    for step in range(1, 2000):
+        aspect = 0.25 * 16 ** (step / 2000)
+        geometry.check_canvas(*geometry.canvas_of_aspect(aspect, limits), limits)
+    geometry.check_canvas(*geometry.canvas_of_aspect(40 / 101, limits), limits)

@@ -181,7 +181,9 @@ def check_canvas(width: int, height: int, limits: Limits) -> None:
             hint="choose sides closer to each other",
             param="size",
         )
-    if width * height > limits.canvas_max_pixels:
+    # Rounding to multiples may take what ``canvas_of_aspect`` gives over the cap: the smallest that becomes it counts.
+    slack = 0 if width % m or height % m else m / 2
+    if (width - slack) * (height - slack) > limits.canvas_max_pixels:
         cw, ch = canvas_of_aspect(width / height, limits)
         raise InvalidRequest(
             f"size {width}x{height} has {width * height} pixels, over the limit of {limits.canvas_max_pixels}",

@@ -86,7 +86,7 @@ def asked(monkeypatch):
     ("options", "wished", "forward_s"), [((), "auto", (10, 12)), (("--fp8-attention",), "fa3-fp8", (8, 10))]
 )
 def test_a_plan_is_made_with_the_rates_of_the_backend_that_will_run(asked, options, wished, forward_s):
-    arguments = ("plan", "--size", "1152x832", "--frames", "209", "--json", *options)
+    arguments = ("plan", "--size", "1152x832", "--frames", "209", "--task-type", "fl2va", "--json", *options)
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     assert asked == [f"{wished} on cuda"]
