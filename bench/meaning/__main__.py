@@ -63,8 +63,8 @@ def main(argv: list[str] | None = None) -> int:
     outcomes = run_jobs(jobs, args.model, args.device, args.workers, quiet=False)
     result = report(outcomes, args.device, args.quick)
     print(table(outcomes), failures(outcomes), sep="\n\n")
-    for name, passed in result["checks"].items():
-        print("pass" if passed else "FAIL", name)
+    for check, passed in result["checks"].items():
+        print("pass" if passed else "FAIL", check)
     out = args.out or (None if args.quick or args.plain else RESULTS / f"meaning-{name}.json")
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)
