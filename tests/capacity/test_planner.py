@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from talkies.capacity import hardware, planner, refusal, stage_bytes
+from talkies.capacity import cards, hardware, planner, refusal, stage_bytes
 from talkies.capacity import plan as plan_module
 from talkies.capacity import seconds as timing
 from talkies.capacity import weight_bytes as wb
@@ -56,7 +56,7 @@ def test_even_spacing_beats_a_block_of_residents():
 
 def test_a_block_by_hand():
     config = DiTConfig(hidden_size=8, num_attention_heads=2, attention_head_dim=16, ffn_dim=12, rope_freq_dim=2)
-    slow = hardware.parse("1GiB,1GB/s,1TFLOPs,attention=2TFLOPs")
+    slow = cards.parse("1GiB,1GB/s,1TFLOPs,attention=2TFLOPs")
     # 2 * 10 * (4 * 32 * 8 + 3 * 12 * 8) products and 4 * 100 * 32 of attention.
     flops = 26_240 / 1e12 + 12_800 / 2e12
     moved = 2 * 10 * (9 * 8 + 4 * 32 + 3 * 12) / slow.elementwise_bytes_per_s
@@ -146,7 +146,7 @@ def test_little_ram_is_not_taken_for_little_vram():
 
 
 def test_budgets_of_a_described_machine():
-    machine = hardware.parse("24GiB,25GB/s,330TFLOPs")
+    machine = cards.parse("24GiB,25GB/s,330TFLOPs")
     assert machine.with_budgets(8 * GIB, 96 * GIB).vram_bytes == 8 * GIB
     assert machine.with_budgets(8 * GIB, 96 * GIB).ram_bytes == 96 * GIB  # nobody said how much it has
     with pytest.raises(ConfigError, match=r"vram_budget=32\.00 GiB, but 24GiB,25GB/s,330TFLOPs has 24\.00 GiB"):
@@ -173,7 +173,7 @@ def test_too_little_ram_is_told_apart():
 
 
 def test_unified_memory_holds_no_second_copy():
-    spark = hardware.parse("128GiB,200GB/s,120TFLOPs,ram=128GiB,unified")
+    spark = cards.parse("128GiB,200GB/s,120TFLOPs,ram=128GiB,unified")
     assert make_plan(SIZES, FULL, spark).residences == Residences()
 
 
@@ -195,14 +195,14 @@ def test_a_plan_as_json_names_its_units():
 
 
 def test_a_described_gpu():
-    got = hardware.parse("24GiB,25GB/s,330TFLOPs")
+    got = cards.parse("24GiB,25GB/s,330TFLOPs")
     assert got.vram_bytes == 24 * GIB
     assert got.h2d_bytes_per_s == 25e9
     assert got.matmul_flops == 330e12
     assert got.fp8_flops is None
-    more = hardware.parse("24 GiB, 25 GB/s, 0.33 PFLOPs, ram=48GiB, fp8=660TFLOPs, attention=200TFLOPs")
+    more = cards.parse("24 GiB, 25 GB/s, 0.33 PFLOPs, ram=48GiB, fp8=660TFLOPs, attention=200TFLOPs")
     assert (more.ram_bytes, more.fp8_flops, more.attention_flops) == (48 * GIB, 660e12, 200e12)
-    assert hardware.parse("H200") is H200
+    assert cards.parse("H200") is H200
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_a_described_gpu():
 )
 def test_a_description_that_says_too_little_is_refused(text):
     with pytest.raises(ConfigError, match="gpu="):
-        hardware.parse(text)
+        cards.parse(text)
 
 
 def test_measured_figures_are_kept(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -175,3 +176,80 @@ def test_a_peers_json_of_precisions_means_the_same():
     result = CliRunner().invoke(app, ["serve", "--quantization", "fp8", "--diffusion-quantization-config", text])
     assert result.exit_code == 2
     assert "exclude each other" in result.output
+
+
+def test_a_card_of_which_only_memory_bus_and_rate_are_known_gets_proposals():
+    found = _json("--gpu", "24GiB,25GB/s,150TFLOPs")  # 64 GiB of RAM: bf16 does not fit
+    tried = {(p["quantization"], p["text_quantization"], p.get("task_type", "combined")): p for p in found["proposals"]}
+    assert "of host memory" in tried["none", "none", "combined"]["missing"]
+    assert tried["fp8", "none", "fl2va"]["plan"]["host_bytes"] <= 64 * 2**30
+    assert (found["precision"], found["text_precision"]) == ("fp8", "fp8")  # the one that serves all tasks
+    assert found["command"] == "talkies serve FOLDER --quantization fp8 --text-quantization fp8"
+
+
+def test_the_most_exact_of_what_fits_is_taken():
+    found = _json("--gpu", "4090,ram=128GiB")
+    assert found["precision"] == "bf16"
+    assert found["command"] == "talkies serve FOLDER"
+    assert [p["plan"]["precision"] for p in found["proposals"]] == ["bf16", "fp8", "fp8"]
+    costs = [p["plan"]["total_s"] for p in found["proposals"]]
+    assert costs[1] < costs[0]
+
+
+def test_a_precision_that_was_asked_for_is_planned_alone():
+    found = _json("--gpu", "4090,ram=128GiB", "--quantization", "fp8")
+    assert found["proposals"] == []
+    assert found["command"] == "talkies serve FOLDER --quantization fp8"
+    refused = _run("--gpu", "4090", "--quantization", "none")  # 64 GiB of RAM
+    assert refused.exit_code == 2
+    assert "of host memory" in refused.output
+
+
+def test_a_card_without_fp8_is_not_offered_it():
+    found = _json("--gpu", "a100-40")
+    assert found["precision"] == "bf16"
+    assert found["command"].endswith("--task-type fl2va")
+    assert "e4m3" in found["proposals"][-1]["missing"]
+
+
+def test_where_nothing_fits_one_line_says_what_comes_nearest():
+    result = _run("--gpu", "l4,ram=16GiB")
+    assert result.exit_code == 2
+    line = " ".join(result.output.split())
+    assert "not even with --quantization fp8 --text-quantization fp8 --task-type fl2va" in line
+    assert "16.00 GiB are given" in line
+    assert "--seconds" in line
+
+
+def test_the_page_speaks_of_time_as_people_do():
+    page = " ".join(_run("--gpu", "4090", "--seconds", "8.7").output.split())
+    assert " min " in page
+    assert "never ran on one" in page
+    assert "assumed" in page
+    assert "Weights on disk" in page
+    assert "assumed" not in _run("--gpu", "4090,ram=64GiB").output
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.031, "0.03 s"),
+        (12.19, "12.2 s"),
+        (59.97, "60.0 s"),
+        (607.9, "10 min 8 s"),
+        (3599.6, "1 h 0 min"),
+        (9000, "2 h 30 min"),
+    ],
+)
+def test_seconds_in_words(seconds, words):
+    from talkies.cli.plan_page import spoken
+
+    assert spoken(seconds) == words
+
+
+def test_the_files_of_the_embedded_checkpoint_are_as_large_as_the_plan_says():
+    import talkies
+
+    folder = Path(talkies.__file__).parent / "assets" / "h3-tiny"
+    files = sum(file.stat().st_size for file in folder.rglob("*.safetensors"))
+    assert _json("h3-tiny", "--gpu", "h200")["checkpoint_bytes"] == pytest.approx(files, rel=0.05)

@@ -6,7 +6,6 @@ Rates are sustained ones of the shapes at hand, not a datasheet's.
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -34,7 +33,12 @@ class Hardware:
     fp8_attention_flops: float | None
     elementwise_bytes_per_s: float
     unified: bool = False
-    source: str = "described"  # preset, described or measured
+    source: str = "described"  # or "measured", or where the numbers are from
+
+    @property
+    def has_fp8(self) -> bool:
+        """Whether it has e4m3 products. A described machine whose rate nobody stated may have them."""
+        return self.fp8_flops is not None or self.source == "described"
 
     def with_budgets(self, vram_bytes: int | None, ram_bytes: int | None) -> Hardware:
         """The same machine, of which so much may be used; its RAM is what the budget says, since a GPU has none.
@@ -67,72 +71,8 @@ H200 = Hardware(
     attention_flops=668e12,
     fp8_attention_flops=876e12,
     elementwise_bytes_per_s=3.99e12,
-    source="preset",
+    source="measured on one",
 )
-PRESETS = {"h200": H200}
-FLOP_PER_BYTE = H200.matmul_flops / H200.elementwise_bytes_per_s
-ATTENTION_SHARE = 0.8  # of the products' rate, where nobody said: cuDNN's on an H200 (172.9 ms)
-
-_UNITS = {"GIB": GIB, "GB": 10**9, "MIB": 2**20, "TIB": 2**40}
-_EXAMPLE = "24GiB,25GB/s,330TFLOPs"
-
-
-def parse(text: str) -> Hardware:
-    """``h200``, or ``24GiB,25GB/s,330TFLOPs`` with, if known, ``ram=64GiB``, ``fp8=660TFLOPs``,
-    ``attention=200TFLOPs`` and ``unified``. Raises ``ConfigError``."""
-    preset = PRESETS.get(text.strip().lower())
-    if preset is not None:
-        return preset
-    found: dict[str, float] = {}
-    unified = False
-    for part in filter(None, (p.strip() for p in text.split(","))):
-        key, _, value = part.rpartition("=")
-        if part.lower() == "unified":
-            unified = True
-            continue
-        key, number = _value(text, key.strip().lower(), value)
-        if key in found:
-            raise _unreadable(text, f"{key} is given twice")
-        found[key] = number
-    for key in ("vram", "h2d", "matmul"):
-        if key not in found:
-            words = {"vram": "no memory, such as 24GiB", "h2d": "no transfer rate, such as 25GB/s"}
-            raise _unreadable(text, words.get(key, "no matrix rate, such as 330TFLOPs"))
-    matmul = found["matmul"]
-    return Hardware(
-        name=text,
-        vram_bytes=int(found["vram"]),
-        ram_bytes=int(found.get("ram", 64 * GIB)),
-        h2d_bytes_per_s=found["h2d"],
-        matmul_flops=matmul,
-        fp8_flops=found.get("fp8"),
-        attention_flops=found.get("attention", ATTENTION_SHARE * matmul),
-        fp8_attention_flops=None,
-        elementwise_bytes_per_s=matmul / FLOP_PER_BYTE,
-        unified=unified,
-    )
-
-
-def _value(text: str, key: str, value: str) -> tuple[str, float]:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)(/s)?", value)
-    if match is None or float(match[1]) <= 0:
-        raise _unreadable(text, f"{value!r} is no quantity")
-    number, unit, rate = float(match[1]), match[2].upper(), match[3]
-    if unit in ("TFLOPS", "TFLOP", "PFLOPS"):
-        kind, number = "matmul", number * (1e15 if unit[0] == "P" else 1e12)
-        allowed: tuple[str, ...] = ("", "matmul", "fp8", "attention")
-    elif unit in _UNITS:
-        kind, number = ("h2d" if rate else "vram"), number * _UNITS[unit]
-        allowed = ("", "h2d") if rate else ("", "vram", "ram")
-    else:
-        raise _unreadable(text, f"the unit of {value!r} is unknown")
-    if key not in allowed:
-        raise _unreadable(text, f"{key}={value} does not fit its unit")
-    return key or kind, number
-
-
-def _unreadable(text: str, why: str) -> ConfigError:
-    return ConfigError(f"gpu={text!r}: {why}", hint=f"for example h200 or {_EXAMPLE},ram=64GiB", param="gpu")
 
 
 def save(hardware: Hardware, path: Path) -> None:

@@ -78,6 +78,14 @@ def dit_weights(sizes: Sizes, quantize: QuantizeConfig, layerwise: LayerwiseConf
     return Weights(n * (top + resident), visiting, n * host)
 
 
+def file_bytes(sizes: Sizes) -> int:
+    """Of the checkpoint's weight files: the partitions' DiTs with their AdaLN matrices, and what they share."""
+    config, size = sizes.dit, sizes.block_bytes
+    dit = sum(prod(spec.shape) * (4 if spec.island else size) for spec in keys.all_specs(config))
+    shared = (text_weights(sizes, "resident"), video_weights(sizes, "resident"), audio_weights(sizes, "resident"))
+    return sizes.num_partitions * dit + sum(part.fixed for part in shared)
+
+
 def text_weights(sizes: Sizes, where: str, slots: int = 2, quantize: QuantizeConfig | None = None) -> Weights:
     """``where`` as in ``components.Where``; ``slots`` are a stream's, where it streams."""
     t, size = sizes.text, sizes.block_bytes

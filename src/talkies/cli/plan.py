@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -14,7 +15,6 @@ from talkies.values import parse_size
 
 if TYPE_CHECKING:
     from talkies.capacity.hardware import Hardware
-    from talkies.capacity.plan import Plan
 
 RELEASED = "minimax-h3"
 PLANNED = (
@@ -31,6 +31,8 @@ PLANNED = (
     "head_groups",
     "tensor_parallel",
 )  # of the engine's options those that move weights or memory
+# Of these the ones that decide precision or place; where none is stated, all precisions are tried.
+DECIDED = frozenset(PLANNED) - {"task_type", "vram_budget", "ram_budget", "tensor_parallel"}
 REQUEST = "Request"
 
 
@@ -43,8 +45,9 @@ def plan(
     gpu: str | None = typer.Option(
         None,
         metavar="GPU",
-        help="A GPU to plan for: h200, or 24GiB,25GB/s,330TFLOPs, to which ,ram=64GiB and ,fp8=660TFLOPs may be "
-        "added; the one here if absent.",
+        help="The GPU to plan for: a card by name such as 4090, a100-40, h100 or h200, or its memory, bus and rate "
+        "such as 24GiB,25GB/s,330TFLOPs; ,ram=128GiB and ,fp8=660TFLOPs may follow either. The GPU of this machine "
+        "if absent.",
         rich_help_panel="Devices",
     ),
     seconds: float | None = typer.Option(None, help="The clip's length.", rich_help_panel=REQUEST),
@@ -64,15 +67,19 @@ def plan(
     *,
     engine: dict[str, Any],
 ) -> None:
-    """What stays on the GPU, what streams, chunk sizes, the peak and the seconds of every stage."""
+    """What a GPU can do with a model: the precisions that fit, what stays on it, what streams, peak and seconds."""
+    from dataclasses import replace
+
     import torch
 
     from talkies.capacity.demand import demand_of
     from talkies.capacity.planner import make_plan
     from talkies.capacity.sizes import Sizes
+    from talkies.capacity.weight_bytes import file_bytes
+    from talkies.cli import plan_page
     from talkies.codecs.limits import limits_of
     from talkies.engine.config import EngineConfig
-    from talkies.engine.load import planning
+    from talkies.engine.load import planning, proposals
     from talkies.engine.load.build import parts_and_limits
     from talkies.h3.config import DiTConfig
     from talkies.h3.geometry import Limits
@@ -104,13 +111,30 @@ def plan(
     demand = demand_of(request, limits)
     budgets = (config.vram_budget, config.ram_budget)
     machine = planning.described(gpu, *budgets) if gpu is not None else _here(*budgets, fp8_attention)
-    found = make_plan(sizes, demand, machine, planning.wishes_of(config, fp8_attention=fp8_attention))
-    if json:
-        from dataclasses import asdict
-
-        print_json({"model": model, "hardware": asdict(machine), **found.as_dict()})
+    choices: tuple[proposals.Proposal, ...] = ()
+    if DECIDED.isdisjoint(engine) and not fp8_attention:
+        choices = proposals.proposals(config, sizes, demand, machine)
+        taken = proposals.best(choices)
+        if taken is None or taken.plan is None:
+            raise proposals.nothing_fits(choices, machine)
+        found, settings = taken.plan, {**engine, **taken.settings}
+        sizes = replace(sizes, num_partitions=taken.num_partitions)
     else:
-        _print(found, machine)
+        found = make_plan(sizes, demand, machine, planning.wishes_of(config, fp8_attention=fp8_attention))
+        settings = engine
+    ram_assumed = gpu is not None and "ram=" not in gpu and config.ram_budget is None
+    page = plan_page.Page(model, machine, found, choices, command(model, settings), file_bytes(sizes), ram_assumed)
+    if json:
+        print_json(page.as_dict())
+    else:
+        plan_page.show(page)
+
+
+def command(model: str, settings: Mapping[str, Any]) -> str:
+    """The line that serves what was planned."""
+    from talkies.engine.load.proposals import flags_of
+
+    return " ".join(filter(None, ("talkies serve", "FOLDER" if model == RELEASED else model, flags_of(settings))))
 
 
 def _here(vram: int | None, ram: int | None, fp8_attention: bool) -> Hardware:
@@ -122,53 +146,9 @@ def _here(vram: int | None, ram: int | None, fp8_attention: bool) -> Hardware:
     if not torch.cuda.is_available():
         raise ConfigError(
             "this machine has no CUDA device to plan for",
-            hint="describe one: --gpu h200, or --gpu 24GiB,25GB/s,330TFLOPs",
+            hint="name one: --gpu 4090 or --gpu h200,ram=256GiB; or describe it: --gpu 24GiB,25GB/s,330TFLOPs",
             param="gpu",
         )
     device = torch.device("cuda")
     attention = registry.resolve("fa3-fp8" if fp8_attention else "auto", device, torch.bfloat16)
     return planning.machine_of(device, vram, ram, attention=attention)
-
-
-def _print(found: Plan, machine: Hardware) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    from talkies.placement.stream.host_memory import gib
-
-    def size(num_bytes: int) -> str:
-        return gib(num_bytes) if num_bytes else "-"
-
-    console = Console()
-    demand, layerwise = found.demand, found.residences.dit
-    console.print(
-        f"[bold]{escape(machine.name)}[/] ({machine.source}): {gib(machine.vram_bytes)}, "
-        f"{machine.h2d_bytes_per_s / 1e9:.0f} GB/s, {machine.matmul_flops / 1e12:.0f} TFLOP/s, "
-        f"{gib(machine.ram_bytes)} of RAM"
-    )
-    console.print(
-        f"{demand.target.size}, {demand.target.num_frames} frames: {demand.rows} rows, {demand.num_forwards} forwards"
-        + (f"; one of {found.tensor_parallel} GPUs that share the DiT" if found.tensor_parallel > 1 else "")
-    )
-    parts = Table("component", "where", "always there", "while it works", "host")
-    for c in found.components:
-        where = c.where if c.name != "dit" else f"{found.resident_blocks} of {found.num_blocks} blocks resident"
-        parts.add_row(c.name, where, size(c.device_bytes), size(c.visiting_bytes), size(c.host_bytes))
-    console.print(parts)
-    stages = Table("stage", "peak", "seconds")
-    for stage in found.stages:
-        stages.add_row(stage.name, gib(stage.peak_bytes), f"{stage.seconds:.2f}")
-    stages.add_row("all", gib(found.peak_bytes), f"{found.total_s:.1f}")
-    console.print(stages)
-    settings: dict[str, Any] = {
-        "precision": found.precision,
-        "text": found.text_precision,
-        "buffers": layerwise.slots if layerwise else 0,
-        "mlp_rows": found.chunking.mlp_rows or "all",
-        "head_groups": found.chunking.head_groups,
-        "forward": f"{found.forward_s:.2f} s",
-        "host RAM": gib(found.host_bytes),
-    }
-    console.print("  ".join(f"{name} {value}" for name, value in settings.items()))
-    console.print("Predicted, not measured.", style="dim")

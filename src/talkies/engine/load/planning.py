@@ -15,7 +15,8 @@ from pathlib import Path
 
 import torch
 
-from talkies.capacity import hardware, measure, planner, stage_bytes, weight_bytes
+from talkies.capacity import measure, planner, stage_bytes, weight_bytes
+from talkies.capacity.cards import parse as parse_machine
 from talkies.capacity.demand import Demand, demand_of
 from talkies.capacity.hardware import Hardware
 from talkies.capacity.plan import Plan, Wishes
@@ -213,7 +214,7 @@ def machine_of(device: torch.device, vram_budget: int | None, ram_budget: int | 
 
 
 def described(text: str, vram_budget: int | None, ram_budget: int | None) -> Hardware:
-    return hardware.parse(text).with_budgets(vram_budget, ram_budget)
+    return parse_machine(text).with_budgets(vram_budget, ram_budget)
 
 
 def _check_ram(budget: int, sizes: Sizes, demand: Demand, resolved: ResolvedConfig) -> None:
