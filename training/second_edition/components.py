@@ -19,7 +19,9 @@ SECOND_VIDEO_VAE = VIDEO_VAE | {
     "spatial_downsample_factors": (2, 2, 2, 2),
     "temporal_downsample_factors": (1, 2, 2, 1),
     "decoder_num_layers": 3,
-    "decoder_num_attention_heads": 5,
+    # The last layer makes the 3,072 pixel values of a token from the width, so the width bounds what it can draw: of
+    # patches of this world 160 principal components leave 37.8 dB, 256 leave 39.9.
+    "decoder_num_attention_heads": 8,
     "decoder_attention_head_dim": 32,
     "decoder_ffn_mult": 1,
     "latents_mean": (0.0,) * LATENT_CHANNELS,

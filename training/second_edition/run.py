@@ -19,6 +19,7 @@ from training import assemble, ranks, tokenizer, world
 from training.codecs import audio_vae, train_video_vae
 from training.dit import dataset, evaluate, sample, train_dit
 from training.resume import Part
+from training.second_edition import vae_figures
 from training.second_edition.components import SECOND, VOCAB_SIZE
 from training.second_edition.prompts.compose import prompt
 
@@ -61,8 +62,11 @@ def train_video(args: argparse.Namespace, device: str, part: Part) -> None:
         edition=SECOND,
         part=part,
     )
-    if vae is not None:
-        train_video_vae.save(vae, args.out / "vae")
+    if vae is None:
+        return
+    train_video_vae.save(vae, args.out / "vae")
+    rounded = assemble.load_video_vae(args.out / "vae").to(device)
+    vae_figures.measure(rounded, args.out / "figures", device, 1 if args.smoke else 16)
 
 
 def clips_of(

@@ -16,7 +16,7 @@ from training.resume import Part
 from training.second_edition import run, world
 from training.second_edition.components import SECOND, VOCAB_SIZE
 
-BUDGET_BYTES, STUDENT_BYTES = 28_000_000, 4_300_000
+BUDGET_BYTES, STUDENT_BYTES = 28_000_000, 2_000_000
 
 
 def num_values(module) -> int:
