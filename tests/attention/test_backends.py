@@ -104,3 +104,12 @@ def test_documents_that_are_no_rows_of_a_sequence_are_not_made(bounds, num_rows)
         Documents(bounds, num_rows)
     Documents((0, 2, 4), 4)
     Documents((0, 2), 4)
+
+
+def test_a_single_key_is_answered_without_cudnn_and_contiguous():
+    from talkies.attention.sdpa import _cudnn
+
+    qkv = torch.randn(1, 2, 3, 4).transpose(1, 2)  # [S, N, H] of a packed projection: heads apart
+    out = _cudnn(qkv, qkv, qkv)
+    assert torch.equal(out, qkv)
+    assert out.is_contiguous()

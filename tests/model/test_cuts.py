@@ -17,6 +17,7 @@ CUTS = {
     "blocks.2.attn.to_qkv.weight": Cut(0, ((2 * INNER, 3 * INNER), (0, INNER))),
     "blocks.1.attn.to_out.weight": Cut(1, ((HEAD, 2 * HEAD),)),
     "blocks.0.ff.up.weight": Cut(0, ((FFN // 4, FFN // 2), (FFN + FFN // 4, FFN + FFN // 2))),
+    "blocks.1.ff.up.weight": Cut(0, ((FFN, FFN + FFN // 2), (0, FFN // 2))),  # begins where the second half does
     "token_refiner.blocks.0.ff.down.weight": Cut(1, ((FFN // 4, FFN // 2),)),
 }
 
