@@ -1,4 +1,5 @@
 # make demo   sets up .venv and makes a clip          make test   sets up .venv and passes the tests
+# make test-slow  tests that take minutes each (FUZZ_SECONDS=600 fuzzes longer)
 # make check  lint, types, import contracts               make test-kernels   the Triton kernels on a CPU (installs triton, 690 MB)
 # make parity beside diffusers, on the same weights       make bench          what a CPU can measure, into bench/results
 # make test-bounds  rooms with the newest and the oldest releases that pyproject.toml admits, in .venv-bounds (gigabytes)
@@ -11,7 +12,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test test-kernels test-bounds parity gpu bench figures plants check clean
+.PHONY: demo test test-slow test-kernels test-bounds parity gpu bench figures plants check clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -23,7 +24,10 @@ demo: $(STAMP)
 	$(BIN)/talkies inspect demo.mp4
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow and not gpu"
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow and not bench and not gpu"
+
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "slow and not gpu"
 
 test-kernels: $(STAMP)
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[kernels]'

@@ -106,7 +106,16 @@ class Environment:
     def row(self, name: str, which: str) -> tuple[str, bool]:
         """A line of the table, and whether all tests passed."""
         version = self._run("import sys, importlib.metadata as m; print(m.version(sys.argv[1]))", name).strip()
-        command = [str(self._python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow and not gpu"]
+        command = [
+            str(self._python),
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-m",
+            "not slow and not bench and not gpu",
+        ]
         environ = os.environ | {"HF_HUB_OFFLINE": "1"}
         done = subprocess.run([*command, *ROOMS[name]], cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True)
         summary = re.sub(r" in [\d.]+s.*", "", done.stdout.strip().splitlines()[-1])

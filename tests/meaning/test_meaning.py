@@ -74,7 +74,7 @@ def test_a_report_of_a_subset_has_the_shape_of_every_bench_result(outcomes):
     assert 0 <= result["metrics"]["color_share"] <= 1
 
 
-@pytest.mark.slow
+@pytest.mark.bench
 @pytest.mark.timeout(3600)
 def test_the_whole_suite_passes_its_checks():
     result = report(run_jobs(jobs_of(quick=False)), "cpu", quick=False)

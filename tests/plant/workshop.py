@@ -18,7 +18,16 @@ from tests.plant.faults import Fault
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", ".import_linter_cache", "*.mp4", "shared")
 # What needs minutes, a GPU or a browser is no part of a room's tests here.
 # Plugins that others need are left out: they take a third of a short run.
-PYTEST = ("-x", "-q", "-p", "no:cacheprovider", "-p", "pytest_timeout", "-m", "not slow and not gpu and not browser")
+PYTEST = (
+    "-x",
+    "-q",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "pytest_timeout",
+    "-m",
+    "not slow and not bench and not gpu and not browser",
+)
 NOTHING_COLLECTED = 5
 
 

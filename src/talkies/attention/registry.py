@@ -49,12 +49,12 @@ def _anywhere(machine: Machine) -> str | None:
     return None
 
 
-def _cuda(at_least: tuple[int, int], below: tuple[int, int] = (99, 0)) -> Callable[[Machine], str | None]:
+def _cuda(at_least: tuple[int, int], below: tuple[int, int] | None = None) -> Callable[[Machine], str | None]:
     def lacks(machine: Machine) -> str | None:
         if machine.capability is None:
             return "it needs a CUDA device"
-        if not at_least <= machine.capability < below:
-            limits = f"{at_least[0]}.{at_least[1]}" + (f" to below {below[0]}.{below[1]}" if below[0] < 99 else "")
+        if machine.capability < at_least or (below is not None and machine.capability >= below):
+            limits = f"{at_least[0]}.{at_least[1]}" + (f" to below {below[0]}.{below[1]}" if below else "")
             return f"it needs compute capability {limits}, this is {machine.capability[0]}.{machine.capability[1]}"
         if machine.dtype not in (torch.bfloat16, torch.float16):
             return f"it computes in bfloat16, and the model runs in {machine.dtype}"

@@ -122,3 +122,21 @@ def test_pads_without_their_pixels_are_refused(encoder, tokenizer):
     shown = present(tokenizer, "a", [EncoderImage(tiny.pictures(0, 256, 256, 3))])
     with pytest.raises(ValueError, match="256 patch rows"):
         encoder.encode(shown, PixelRows())
+
+
+@pytest.mark.parametrize("live", [0, 5])
+def test_layers_that_add_nothing_are_left_out_and_change_nothing(folder, tokenizer, monkeypatch, live):
+    """But for those at whose ends pictures are added (deepstack), which are there even if they are empty."""
+    tensors = tensors_of(folder)
+    for i in range(live, 50):
+        for name in ("self_attn.o_proj", "mlp.down_proj"):
+            tensors[f"model.language_model.layers.{i}.{name}.weight"].zero_()
+    tiny.save_tensors(tensors, folder / "model.safetensors")
+    taps = len(read_json(folder / "config.json")["vision_config"]["deepstack_visual_indexes"])
+    short = TextEncoder.load(folder)
+    assert len(short.model.language_model.layers) == max(live, taps)
+    monkeypatch.setattr("talkies.codecs.text.source.TextSource.is_identity", lambda *_: False)
+    whole = TextEncoder.load(folder)
+    assert len(whole.model.language_model.layers) == 50
+    shown = present(tokenizer, "a robot")
+    assert torch.equal(short.encode(shown).states, whole.encode(shown).states)
