@@ -205,14 +205,16 @@ class _Finder(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
-        name = _called(node)
+        name, end = _called(node), self._span(node.func)[1]
         if name in TWINS:
-            end = self._span(node.func)[1]
             self._add("twin", (end - len(name), end), TWINS[name])
-        if name in CONVERSIONS and isinstance(node.func, ast.Attribute) and not node.args and not node.keywords:
-            self._add("conversion", (self._span(node.func.value)[1], self._span(node)[1]), "")
-        if name.startswith("clamp") and isinstance(node.func, ast.Attribute):
-            self._add("clamp", (self._span(node.func.value)[1], self._span(node)[1]), "")
+        if isinstance(node.func, ast.Attribute):
+            # From the dot on: what stands before it may be in brackets, which belong to no node.
+            call = self._source.rindex(b".", 0, end), self._span(node)[1]
+            if name in CONVERSIONS and not node.args and not node.keywords:
+                self._add("conversion", call, "")
+            if name.startswith("clamp"):
+                self._add("clamp", call, "")
         self.generic_visit(node)
 
 
