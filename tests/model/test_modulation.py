@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from talkies.h3.packing import concat_layouts
 from talkies.h3.timesteps import row_timesteps, step_plan
-from talkies.model.modulation import build_table, timestep_embedding, unfolded
+from talkies.model.modulation import build_table, join_modulations, timestep_embedding, unfolded
 from talkies.sampling.schedule import build_dual
 from tests.model.tiny import CONFIG, tiny_dit, tiny_layout
 
@@ -110,3 +110,33 @@ def test_an_entry_is_the_first_of_four_equal_rows():
         assert torch.equal(table.params[entry, 1], want)
         timestep = sorted({t for t, _ in table.pairs}).index(t)
         assert torch.equal(table.output[timestep], F.linear(activation, *head)[0].view(2, -1))
+
+
+def test_requests_that_share_a_forward_keep_their_own_entries():
+    dit, layouts = tiny_dit(), (tiny_layout(), tiny_layout(keyframe=False))
+    steps = [unfolded(dit, _plans(layout, 4)[i]) for i, layout in enumerate(layouts)]
+    joint = join_modulations(steps)
+    first = joint.cut(0, layouts[0].num_rows)
+    second = joint.cut(layouts[0].num_rows, layouts[0].num_rows + layouts[1].num_rows)
+    for share, alone in zip((first, second), steps, strict=True):
+        for runs, params, own, own_params in (
+            (share.runs, joint.params, alone.runs, alone.params),
+            (share.output_runs, joint.output, alone.output_runs, alone.output),
+        ):
+            assert sum(stop - start for start, stop, _ in runs) == sum(stop - start for start, stop, _ in own)
+            for (start, stop, entry), (a, b, theirs) in zip(runs, own, strict=True):
+                assert (start, stop) == (a, b)
+                assert torch.equal(params[entry], own_params[theirs])
+
+
+def test_joint_runs_are_made_once_for_the_same_requests():
+    """With them goes what kernels made of them on the device."""
+    dit, known = tiny_dit(), {}
+    plans = _plans(tiny_layout(), 3)
+    steps = [unfolded(dit, plans[0]), unfolded(dit, plans[0])]
+    once, again = join_modulations(steps, known), join_modulations(steps, known)
+    assert once.runs is again.runs
+    assert once.output_runs is again.output_runs
+    assert len(known) == 2
+    assert join_modulations(steps).runs == once.runs
+    assert join_modulations(steps).runs is not once.runs
