@@ -66,7 +66,10 @@ def train_video(args: argparse.Namespace, device: str, part: Part) -> None:
         return
     train_video_vae.save(vae, args.out / "vae")
     rounded = assemble.load_video_vae(args.out / "vae").to(device)
-    vae_figures.measure(rounded, args.out / "figures", device, 1 if args.smoke else 16)
+    if args.smoke:
+        vae_figures.measure(rounded, args.out / "figures", device, 1, ("1:1",))
+    else:
+        vae_figures.measure(rounded, args.out / "figures", device)
 
 
 def clips_of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -37,18 +38,20 @@ def psnr_db(clips: Tensor, decoded: Tensor) -> Tensor:
     return -10 * error.clamp_min(1e-9).log10()
 
 
-def measure(vae: nn.Module, folder: Path, device: str, num_clips: int = 16) -> dict[str, dict[str, float]]:
-    """Median and worst of each canvas, printed, and kept as ``vae.json``; first and last frames of the widest canvas as
+def measure(
+    vae: nn.Module, folder: Path, device: str, num_clips: int = 16, canvases: Sequence[str] = tuple(world.CANVASES)
+) -> dict[str, dict[str, float]]:
+    """Median and worst of each canvas, printed, and kept as ``vae.json``; first, middle and last frames of the first canvas as
     ``vae_frames.npz`` (rendered and decoded, to look at)."""
     figures = {}
-    for name in world.CANVASES:
+    for name in canvases:
         clips, decoded = round_trip(vae, name, num_clips, device)
         by_frame = psnr_db(clips, decoded)
         ends = {"first": by_frame[:, 0], "last": by_frame[:, -1], "all": by_frame.mean(1)}
         figures[name] = {f"{end}_median_db": round(v.median().item(), 2) for end, v in ends.items()}
         figures[name] |= {f"{end}_worst_db": round(v.min().item(), 2) for end, v in ends.items()}
         print(f"video_vae {name}", figures[name], flush=True)
-        if name == "16:9":
+        if name == canvases[0]:
             kept = {
                 k: v[:, :, [0, NUM_FRAMES // 2, -1]].cpu().numpy() for k, v in zip("ab", (clips, decoded), strict=True)
             }

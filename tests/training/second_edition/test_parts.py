@@ -127,6 +127,7 @@ def test_an_unknown_stage_is_refused(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_every_stage_runs_on_a_cpu_in_parts(tmp_path):
     out = str(tmp_path / "out")
     run.main(["--out", out, "--smoke", "--stages", "tokenizer,audio_vae,video_vae", "--part-steps", "3"])
@@ -138,3 +139,4 @@ def test_every_stage_runs_on_a_cpu_in_parts(tmp_path):
     figures = json.loads((tmp_path / "out" / "figures" / "figures_0.json").read_text())
     assert figures["t2va_22"]["sampled"]["clips"] == 2
     assert (tmp_path / "out" / "talkies.json").exists()
+    assert 0 < json.loads((tmp_path / "out" / "figures" / "vae.json").read_text())["1:1"]["first_median_db"] < 60

@@ -188,6 +188,8 @@ def restore_buffers(model: nn.Module, config: Any, device: torch.device) -> None
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if any(buffer.is_meta for buffer in child.buffers(recurse=False)):
-                setattr(parent, name, type(child)(child.config).to(device))
+                # The vision tower's know two numbers in place of a config before transformers 5.17.
+                made_of = (child.config,) if hasattr(child, "config") else (child.dim, child.theta)
+                setattr(parent, name, type(child)(*made_of).to(device))
     left = [name for name, buffer in model.named_buffers() if buffer.is_meta]
     assert not left, f"not loaded: {left}"
