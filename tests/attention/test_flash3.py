@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -133,3 +135,18 @@ def test_backends_on_a_gpu_against_float32(name, lengths, pad):
     assert relative_error(got[:valid], want) < APPROXIMATE.get(name, 6e-3)
     assert not got[valid:].any()
     assert torch.equal(got, attend(q, k, v, documents)), "two runs differ"
+
+
+def test_scales_lie_row_by_row_however_the_statistics_do():
+    """fa3 reads a document's scales as one row."""
+
+    def turned(*args):
+        stats = REFERENCE.head_stats(*args)
+        return type(stats)(*(x.T.contiguous().T for x in stats[:3]), *stats[3:])
+
+    ops = dataclasses.replace(REFERENCE, head_stats=turned)
+    documents = Documents.of_lengths([30, 34])
+    got, want = (flash3.quantize(*_qkv(64), documents, each) for each in (ops, REFERENCE))
+    for name in ("q_descale_BN", "k_descale_BN", "v_descale_BN"):
+        assert getattr(got, name).is_contiguous()
+        assert torch.equal(getattr(got, name), getattr(want, name))

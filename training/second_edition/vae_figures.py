@@ -41,7 +41,7 @@ def psnr_db(clips: Tensor, decoded: Tensor) -> Tensor:
 def measure(
     vae: nn.Module, folder: Path, device: str, num_clips: int = 16, canvases: Sequence[str] = tuple(world.CANVASES)
 ) -> dict[str, dict[str, float]]:
-    """Median and worst of each canvas, printed, and kept as ``vae.json``; three frames of the clips of the first canvas as
+    """Median and worst of each canvas, printed, and kept as ``vae.json``; three frames of the first canvas' clips as
     ``vae_frames.npz`` (rendered and decoded, to look at)."""
     figures = {}
     for name in canvases:

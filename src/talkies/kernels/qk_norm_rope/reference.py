@@ -25,7 +25,7 @@ def qk_norm_rope(
     """
     qk_S2NH = qkv_S3NH[:, :2].float()
     scale = torch.rsqrt(qk_S2NH.square().mean(-1, keepdim=True).add_(eps))
-    weight_2H = torch.stack((norm_q_H, norm_k_H)).float()[:, None]
+    weight_2H = torch.stack((norm_q_H, norm_k_H))[:, None]
     normed = (qk_S2NH * scale).mul_(weight_2H).to(qkv_S3NH.dtype)
     if cos_SA is not None:
         assert sin_SA is not None
