@@ -96,6 +96,12 @@ def test_timestep_embedding_is_cosines_then_sines_of_the_unscaled_time(freq_dim)
         torch.testing.assert_close(got[row], want, rtol=1e-5, atol=1e-6)
 
 
+def test_a_time_is_embedded_in_float32_whatever_it_comes_in():
+    times = torch.tensor([0.0, 0.37, 1.0], dtype=torch.float64)
+    assert torch.equal(timestep_embedding(times, 32), timestep_embedding(times.float(), 32))
+    assert timestep_embedding(times, 32).dtype == torch.float32
+
+
 def test_an_entry_is_the_first_of_four_equal_rows():
     """A product of another number of rows rounds otherwise, and a clip's bytes would be others (docs/model.md)."""
     dit = tiny_dit()

@@ -101,6 +101,9 @@ class _Finder(ast.NodeVisitor):
             self._visit_default(node.value)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        last = node.body[-1]
+        if isinstance(last, ast.Expr) and isinstance(last.value, ast.Constant):  # a docstring or "...": no code
+            return
         for value in (*node.args.defaults, *node.args.kw_defaults):
             if value is not None:
                 self._visit_default(value)

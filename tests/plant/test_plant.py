@@ -110,6 +110,7 @@ def test_each_operator_makes_its_slip_and_words_are_left_alone():
         ("y = (x * z).clamp_(min=1)", ("clamp", "y = (x * z).clamp_(min=1)", "y = (x * z)")),
         ("y = (x + z).float()", ("conversion", "y = (x + z).float()", "y = (x + z)")),
         ("y: int = 3", ("default", "y: int = 3", "y: int = 4")),
+        ("def f(x=3): ...", None),  # what a protocol promises is no code
         ("y = 0.5", ("constant", "y = 0.5", "y = 0.75")),
         ("y = True", ("constant", "y = True", "y = False")),
     ],

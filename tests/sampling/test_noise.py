@@ -75,3 +75,11 @@ def test_every_int64_draws_its_own_noise(seed):
     a, b = noise.draw(seed, **SIZES), noise.draw(seed + 1 if seed < 0 else seed - 1, **SIZES)
     assert torch.equal(a.video_rows, noise.draw(seed, **SIZES).video_rows)
     assert not torch.equal(a.video_rows, b.video_rows)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_external_noise_is_kept_in_float32_whatever_it_comes_in(dtype):
+    video, audio, condition = torch.randn(1, 4, 2, 4, 4), torch.randn(6, 8), torch.randn(1, 4, 1, 4, 4)
+    given = noise.external(video.to(dtype), audio.to(dtype), [condition.to(dtype)], patch_size=(1, 2, 2))
+    assert {x.dtype for x in (given.video_rows, given.audio_rows, *given.conditions)} == {torch.float32}
+    assert torch.equal(given.audio_rows, audio.to(dtype).float())

@@ -149,8 +149,8 @@ def resolve_on(name: str, machine: Machine) -> str:
     if name in REFUSED:
         raise ConfigError(f"attention={name}: {REFUSED[name]}", hint=_choices(machine), param="attention")
     if name == "auto":
-        major = machine.capability[0] if machine.capability else 0
-        chosen = next(n for n in (*PREFERENCE.get(major, ()), "sdpa") if why_not(n, machine) is None)
+        preferred = PREFERENCE.get(machine.capability[0], ()) if machine.capability else ()
+        chosen = next(n for n in (*preferred, "sdpa") if why_not(n, machine) is None)
         log.info("attention: %s (chosen for this machine)", chosen)
         return chosen
     if name == "flash":

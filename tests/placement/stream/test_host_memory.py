@@ -8,6 +8,7 @@ import mmap
 import pytest
 import torch
 
+from talkies.errors import ConfigError
 from talkies.placement.stream import host_memory as host
 from talkies.placement.stream.host_memory import HostBuffer
 
@@ -93,3 +94,13 @@ def test_dropped_memory_can_be_locked_again():
         assert int(buffer.flat.to("cuda").sum(dtype=torch.int64)) == SIZE
         addresses.append(buffer.flat.data_ptr())
     assert len(set(addresses)) < 8, "the test needs an address that comes again"
+
+
+def test_shared_memory_that_just_suffices_is_not_refused(monkeypatch):
+    monkeypatch.setattr(host, "shm_free_bytes", lambda: 1000)
+    host.check_shm(1000)
+    with pytest.raises(ConfigError, match="/dev/shm must hold"):
+        host.check_shm(1001)
+    monkeypatch.setattr(host, "shm_free_bytes", lambda: None)
+    with pytest.raises(ConfigError, match="it is not there"):
+        host.check_shm(1)
