@@ -22,7 +22,9 @@ interprets = pytest.mark.skipif(TOO_OLD, reason="triton's interpreter before 3.7
 
 def _sets():
     yield pytest.param("reference", "cpu", id="reference")
-    yield pytest.param("triton", "cpu", id="triton-interpreted", marks=[needs_triton, interprets, _only_without_a_gpu()])
+    yield pytest.param(
+        "triton", "cpu", id="triton-interpreted", marks=[needs_triton, interprets, _only_without_a_gpu()]
+    )
     yield pytest.param("reference", "cuda", id="reference-gpu", marks=[pytest.mark.gpu, _only_with_a_gpu()])
     yield pytest.param("triton", "cuda", id="triton-gpu", marks=[pytest.mark.gpu, _only_with_a_gpu(), needs_triton])
 
