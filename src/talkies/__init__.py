@@ -32,3 +32,8 @@ def __getattr__(name: str) -> Any:
 
         return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'talkies' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    # What is loaded on first use is there, too: for help(), completion and those who look around.
+    return sorted({*globals(), *__all__})

@@ -35,7 +35,11 @@ def _version(value: bool) -> None:
 
 
 @app.callback()
-def _main(version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print it.")) -> None:
+def _main(
+    version: bool = typer.Option(
+        False, "-V", "--version", callback=_version, is_eager=True, help="Print the version of talkies and end."
+    ),
+) -> None:
     pass
 
 

@@ -71,13 +71,16 @@ def say(line: str, level: int = logging.INFO) -> None:
 
 
 def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
-    """Turns the error tree into one line on stderr and its exit code; a bug of ours keeps its traceback."""
+    """Turns the error tree into one line on stderr and its exit code, under ``--json`` also into an object on stdout; a
+    bug of ours keeps its traceback."""
 
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return command(*args, **kwargs)
         except TalkiesError as error:
+            if kwargs.get("json") is True:
+                print_json({"error": _as_json(error)})
             fail(error)
         except KeyboardInterrupt as stop:
             say("cancelled")
@@ -86,6 +89,11 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
             raise typer.Exit(1) from None
 
     return wrapped
+
+
+def _as_json(error: TalkiesError) -> dict[str, Any]:
+    """What a script reads in place of the object that it asked for; the line on stderr says the same."""
+    return {"message": error.message, "hint": error.hint, "param": error.param, "code": error.code}
 
 
 class Stopped(KeyboardInterrupt):
