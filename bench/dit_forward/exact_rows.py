@@ -15,7 +15,7 @@ from bench.dit_forward.run import Run
 from talkies.attention import registry
 from talkies.benchmarks import forward as fw
 from talkies.benchmarks.random_dit import RandomDiT
-from talkies.engine.pipeline.step import exact_conditions
+from talkies.engine.pipeline.state import exact_conditions
 from talkies.h3.packing import AudioCondition, PackedCondition, VisualCondition
 from talkies.kernels import select
 from talkies.model.dit import PackedDiT

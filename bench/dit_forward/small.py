@@ -173,7 +173,7 @@ def _dit(
     run.trusted(run.best())
     dit = fw.make_dit(source, run.device, run.dtype, attend=run.best(), kernels=run.kernels)
     made = Graphs(CudaRecorder(run.device), max_bytes=max_bytes) if graphs else None
-    return dit, runner_of(dit, "random", graphs=made).blocks, made
+    return dit, runner_of(dit, graphs=made).blocks, made
 
 
 def _steps_timed(run: Run, name: str, steps: Steps, repeats: int) -> tuple[Tensor, ...]:

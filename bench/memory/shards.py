@@ -7,6 +7,8 @@ from bench.memory.rank import QUANTIZE, WORLD, Rank, equal
 from talkies.benchmarks import forward as fw
 from talkies.benchmarks.timing import GIB, free
 from talkies.model.chunking import WHOLE, Chunking
+from talkies.placement.ranks.groups import RankGroups
+from talkies.placement.ranks.mesh import Mesh
 from talkies.placement.ranks.tensor_parallel import Shard, ShardedTensors, join_ranks
 from talkies.placement.stream.layerwise import LayerwiseConfig, stream
 
@@ -26,7 +28,7 @@ def part(me: Rank, precision: str) -> None:
 
     shard = Shard(rank=me.peers.rank, degree=WORLD)
     dit = me.make(ShardedTensors(me.source, shard), precision)
-    join_ranks(dit, me.peers)
+    join_ranks(dit, RankGroups(Mesh(tensor=WORLD), me.peers))
     step = me.step(dit)
     resident = me.measured(step)
     # What computes something else has no speed: each figure comes after the check of the outputs it timed.

@@ -15,7 +15,7 @@ from talkies.capacity.demand import demand_of
 from talkies.capacity.forward_bytes import forward_rates
 from talkies.capacity.sizes import Sizes
 from talkies.capacity.stage_bytes import forward_bytes
-from talkies.engine.load import build
+from talkies.engine.load.tables import MAX_TABLES
 from talkies.engine.pipeline import path as pipeline
 from talkies.engine.pipeline.step import denoise_step
 from talkies.engine.worker import memory_model as footprint
@@ -98,16 +98,20 @@ def test_a_ladder_is_counted_by_its_points(model, engine):
 
 def test_tables_of_long_schedules_take_no_more_than_was_kept_for_tables(engine):
     c = engine.components
-    c._tables.clear()
+    kept = c.tables._tables
+    kept.clear()
     encoded = pipeline.encode(c, pipeline.prepare(c, request()))
     for i in range(10):
         wanted = request(num_sigmas=200, video_shift=2.0 + i)
         pipeline.pack(c, replace(encoded, prepared=replace(encoded.prepared, request=wanted), refined=[]))
-        assert sum(table.num_bytes for table in c._tables.values()) <= c.tables_bytes or len(c._tables) == 1
+        assert (
+            sum(table.num_bytes for table in c.tables._tables.values()) <= c.tables.max_bytes
+            or len(c.tables._tables) == 1
+        )
     for i in range(10):
         wanted = request(num_sigmas=c.limits.default_num_sigmas, video_shift=2.0 + i)
         pipeline.pack(c, replace(encoded, prepared=replace(encoded.prepared, request=wanted), refined=[]))
-    assert len(c._tables) == build.MAX_TABLES
+    assert len(kept) == MAX_TABLES
 
 
 def test_references_are_counted_by_their_own_size(engine, model, tmp_path):

@@ -29,7 +29,7 @@ def opened(folder=None):
     recorder = TapeRecorder()
     engine.components.graphs = graphs = Graphs(recorder)
     for partition, dit in engine.components.dits.items():
-        engine.components.runners[partition] = runner_of(dit, partition, graphs=graphs)
+        engine.components.runners[partition] = runner_of(dit, graphs=graphs)
     return engine, graphs, recorder
 
 

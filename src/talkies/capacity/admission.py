@@ -69,16 +69,21 @@ class MemoryModel:
     room: int | None = None  # for jobs; None: nobody knows, nothing is refused
     budget: int | None = None  # the operator's figure, of the whole worker
     flag: str = "--ram-budget"
+    one_memory: bool = False  # of all ranks
 
     @property
     def room_or_inf(self) -> float:
         return float("inf") if self.room is None else float(self.room)
 
+    def rows_here(self, rows: int) -> int:
+        """Of a forward, in the memory that is counted: on CPUs all ranks have one."""
+        return rows if self.one_memory else self.sizes.rows_here(rows)
+
     def need(self, demand: Demand) -> Need:
         """Of a job, by the formulas of ``stage_bytes``, and what of it lies in host memory besides."""
         sizes, visits = self.sizes, self.visits
         stages = (
-            (visits.denoise, self.forward.bytes(demand.rows)),
+            (visits.denoise, self.forward.bytes(self.rows_here(demand.rows))),
             (visits.text, stage_bytes.text_bytes(sizes, demand, fp8=self.fp8_text)),
             (visits.decode, stage_bytes.decode_bytes(sizes, demand)),
             (visits.sound, stage_bytes.sound_bytes(sizes, demand)),

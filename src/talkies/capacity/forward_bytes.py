@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from talkies.h3.config import DiTConfig
 from talkies.model.chunking import Chunking
+from talkies.placement.ranks.mesh import ONE, Mesh
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,9 +30,15 @@ class ForwardRates:
 
 
 def forward_rates(
-    config: DiTConfig, size: int, chunking: Chunking, *, fp8: bool = False, fp8_attention: bool = False
+    config: DiTConfig,
+    size: int,
+    chunking: Chunking,
+    *,
+    mesh: Mesh = ONE,
+    fp8: bool = False,
+    fp8_attention: bool = False,
 ) -> ForwardRates:
-    """What a row holds besides weights; ``model/block.py`` from top to bottom."""
+    """What a row of a device holds besides weights; ``model/block.py`` from top to bottom."""
     c, e = config, size
     d, i, f, heads = c.hidden_size, c.inner_dim, c.ffn_dim, c.num_attention_heads
     entry = 1 if fp8 else e  # an e4m3 input has a float32 scale a row besides
@@ -48,6 +55,10 @@ def forward_rates(
     else:
         turn = i * e // groups  # a group of attend's output, beside all of it
         attention = normed + 3 * turn + i * e + turn + of_kernel
+    if mesh.num_shares > 1:  # what is sent and what comes, beside the projection (``placement/ranks/ulysses.py``)
+        attention += 5 * i * e // groups
+    if mesh.ring > 1:  # float32 sums, and the keys and values that come next (``placement/ranks/ring.py``)
+        attention += i * (4 + 4 * e) // groups
     # to_out runs while the input's norm is held by forward.
     out = normed + i * e + (i + 4 if fp8 else 0) + d * e
     # project: float32 rows of the media beside the block's output and the embedded rows.

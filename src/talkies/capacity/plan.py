@@ -19,6 +19,7 @@ from talkies.model.chunking import Chunking
 from talkies.placement.components import Residences, Where
 from talkies.placement.modulation_feed import WHOLE_BYTES
 from talkies.placement.quantize import QuantizeConfig
+from talkies.placement.ranks.mesh import ONE, Mesh
 from talkies.placement.stream.host_memory import gib
 from talkies.placement.stream.layerwise import LayerwiseConfig, streamed_positions
 
@@ -83,7 +84,7 @@ class Plan:
     stages: tuple[Stage, ...]
     forward_s: float
     demand: Demand
-    tensor_parallel: int = 1
+    mesh: Mesh = ONE  # of the devices that share each forward; this is one of them
 
     @property
     def peak_bytes(self) -> int:
@@ -135,7 +136,7 @@ class Plan:
             "host_bytes": self.host_bytes,
             "forward_s": self.forward_s,
             "total_s": self.total_s,
-            "shard_degrees": {"ulysses": 1, "ring": 1, "tensor": self.tensor_parallel},
+            "shard_degrees": {"ulysses": self.mesh.ulysses, "ring": self.mesh.ring, "tensor": self.mesh.tensor},
             "work_rows": self.demand.rows,
             "work_video_rows": self.demand.video_rows,
             "work_audio_rows": self.demand.audio_rows,
@@ -231,7 +232,7 @@ def price(
         stages=stages,
         forward_s=forward_s,
         demand=demand,
-        tensor_parallel=sizes.tensor_parallel,
+        mesh=sizes.mesh,
     )
 
 
@@ -244,7 +245,7 @@ def _component(name: str, where: str, weights: Weights) -> Component:
 def candidates(sizes: Sizes, hardware: Hardware, wishes: Wishes) -> Iterator[tuple[Residences, Chunking]]:
     """What may be chosen from, within the wishes."""
     chunkings: tuple[Chunking, ...] = CHUNKINGS if wishes.chunking is None else (wishes.chunking,)
-    chunkings = tuple(c for c in chunkings if sizes.dit.num_attention_heads % c.head_groups == 0)
+    chunkings = tuple(c for c in chunkings if sizes.dit.num_attention_heads % (c.head_groups * sizes.mesh.ulysses) == 0)
     if wishes.residences is not None:
         yield from product((wishes.residences,), chunkings)
         return

@@ -19,12 +19,19 @@ TEXT_SHARE = 0.6  # transformers' eager layers
 
 
 def block_seconds(
-    config: DiTConfig, rows: int, hardware: Hardware, *, fp8: bool = False, fp8_attention: bool = False
+    config: DiTConfig,
+    rows: int,
+    hardware: Hardware,
+    *,
+    of: int | None = None,
+    fp8: bool = False,
+    fp8_attention: bool = False,
 ) -> float:
-    """One block alone, its weights there. One attention document: co-batched requests attend less."""
+    """One block alone, its weights there, over ``rows`` of ``of`` (all, if ``None``). One attention document:
+    co-batched requests attend less."""
     d, i, f = config.hidden_size, config.inner_dim, config.ffn_dim
     products = 2 * rows * (4 * i * d + 3 * f * d)
-    attention = 4 * rows**2 * i
+    attention = 4 * rows * (of or rows) * i
     elementwise = elementwise_bytes(config, rows, fp8=fp8, fp8_attention=fp8_attention)
     rate = hardware.fp8_flops if fp8 and hardware.fp8_flops else hardware.matmul_flops
     attention_rate = hardware.attention_flops
@@ -89,8 +96,9 @@ def forward_seconds(
     fp8: bool = False,
     fp8_attention: bool = False,
 ) -> float:
-    """All blocks; what surrounds them is under a hundredth of it."""
-    block_s = block_seconds(sizes.dit, rows, hardware, fp8=fp8, fp8_attention=fp8_attention)
+    """All blocks; what surrounds them is under a hundredth of it. What crosses between devices is not in it."""
+    here = sizes.rows_here(rows)
+    block_s = block_seconds(sizes.dit, here, hardware, of=rows, fp8=fp8, fp8_attention=fp8_attention)
     n = sizes.dit.num_layers
     positions = () if layerwise is None else streamed_positions(n, layerwise)
     transfers = [0.0] * n

@@ -10,6 +10,7 @@ from math import prod
 
 from talkies.h3.config import DiTConfig
 from talkies.h3.geometry import tiles_along
+from talkies.placement.ranks.mesh import ONE, Mesh
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,4 +130,8 @@ class Sizes:
     audio_encode_sample_bytes: int = 4 * 2 * 64 * 8 + 80  # and in its encoder
     block_bytes: int = 2
     num_partitions: int = 1
-    tensor_parallel: int = 1  # devices that share the DiT; ``dit`` is one's share
+    mesh: Mesh = ONE  # devices that share each forward; ``dit`` is one's share of its channels
+
+    def rows_here(self, rows: int) -> int:
+        """Of a forward, on the device that has most of them."""
+        return -(-rows // self.mesh.num_shares)

@@ -17,9 +17,9 @@ WORKSPACE = 96 << 20  # cuBLAS (32 MiB on Hopper) and what other libraries keep 
 def forward_bytes(
     sizes: Sizes, rows: int, chunking: Chunking, *, fp8: bool = False, fp8_attention: bool = False
 ) -> int:
-    """The most that a forward of ``rows`` holds, with the kernels of a GPU."""
-    rates = forward_rates(sizes.dit, sizes.block_bytes, chunking, fp8=fp8, fp8_attention=fp8_attention)
-    return round(rates.bytes(rows))
+    """The most that a forward of ``rows`` holds on one device, with the kernels of a GPU."""
+    rates = forward_rates(sizes.dit, sizes.block_bytes, chunking, mesh=sizes.mesh, fp8=fp8, fp8_attention=fp8_attention)
+    return round(rates.bytes(sizes.rows_here(rows)))
 
 
 def step_modulation_bytes(sizes: Sizes, demand: Demand) -> int:

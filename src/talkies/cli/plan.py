@@ -29,10 +29,21 @@ PLANNED = (
     "ram_budget",
     "mlp_rows",
     "head_groups",
+    "num_gpus",
     "tensor_parallel",
+    "ulysses_degree",
+    "ring_degree",
 )  # of the engine's options those that move weights or memory
 # Of these the ones that decide precision or place; where none is stated, all precisions are tried.
-DECIDED = frozenset(PLANNED) - {"task_type", "vram_budget", "ram_budget", "tensor_parallel"}
+DECIDED = frozenset(PLANNED) - {
+    "task_type",
+    "vram_budget",
+    "ram_budget",
+    "num_gpus",
+    "tensor_parallel",
+    "ulysses_degree",
+    "ring_degree",
+}
 REQUEST = "Request"
 
 
@@ -88,14 +99,14 @@ def plan(
 
     config = EngineConfig.of({"model": model, **engine})
     if model == RELEASED:
+        config.mesh.check(DiTConfig(), head_groups=config.head_groups)
         dit = shard_config(DiTConfig(), config.tensor_parallel)
         served = len(PARTITION_TASKS) if config.task_type == "combined" else 1
-        sizes = Sizes(dit=dit, tensor_parallel=config.tensor_parallel, num_partitions=served)
+        sizes = Sizes(dit=dit, mesh=config.mesh, num_partitions=served)
         limits = Limits()
     else:
         parts, _ = parts_and_limits(config)
-        degree = config.tensor_parallel
-        sizes = planning.sizes_of(parts, on_gpu=True, dtype=torch.bfloat16, tensor_parallel=degree)
+        sizes = planning.sizes_of(parts, on_gpu=True, dtype=torch.bfloat16, mesh=config.mesh)
         limits = limits_of(find_parts(parts.root))  # the clip of a plan stands for any task
     width, height = parse_size(size) if size is not None else (None, None)
     roles = ("first", "last")[:keyframes]

@@ -70,7 +70,8 @@ def show(page: Page) -> None:
         f"{' (assumed: ,ram=128GiB after --gpu says another)' if page.ram_assumed else ''}, "
         f"{machine.h2d_bytes_per_s / 1e9:.0f} GB/s between them"
     )
-    shards = f"; one of {page.plan.tensor_parallel} GPUs that share the DiT" if page.plan.tensor_parallel > 1 else ""
+    mesh = page.plan.mesh
+    shards = f"; one of {mesh.size} GPUs that share each forward ({mesh.described()})" if mesh.size > 1 else ""
     console.print(
         f"A clip of {demand.target.size}, {demand.target.num_frames} frames ({demand.target.duration_s:.1f} s): "
         f"{demand.rows:,} rows, {demand.num_forwards} forwards{shards}"

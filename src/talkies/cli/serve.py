@@ -36,7 +36,7 @@ class ServeCommand(Command):
 
 
 @reports_errors
-@takes_engine_options(without_peers=("tensor_parallel",))
+@takes_engine_options(without_peers=("tensor_parallel", "ulysses_degree", "ring_degree"))
 def serve(
     context: typer.Context,
     arguments: list[str] | None = typer.Argument(

@@ -17,6 +17,7 @@ from talkies.errors import ConfigError
 from talkies.kernels import select
 from talkies.model.chunking import Chunking
 from talkies.placement.quantize import TEXT_PREFIX, QuantizeConfig
+from talkies.placement.ranks.mesh import Mesh
 
 __all__ = ["EMBEDDED", "EngineConfig", "ResolvedConfig", "embedded_folder", "indexed", "resolve"]
 
@@ -41,6 +42,11 @@ class EngineConfig(EngineOptions):
         return QuantizeConfig(method=self.text_quantization, exclude=exclude)
 
     @property
+    def mesh(self) -> Mesh:
+        """How its ranks share a forward."""
+        return Mesh(ring=self.ring_degree, ulysses=self.ulysses_degree, tensor=self.tensor_parallel)
+
+    @property
     def chunking(self) -> Chunking:
         return Chunking(mlp_rows=self.mlp_rows, head_groups=self.head_groups)
 
@@ -57,7 +63,7 @@ class ResolvedConfig:
     text_quantize: QuantizeConfig
     chunking: Chunking
     cuda_graphs: bool
-    tensor_parallel: int
+    mesh: Mesh  # how its ranks share a forward
     threads: int
     isolate: Literal["modality"] | None  # which rows see each other: all, or each modality its own
 
@@ -87,29 +93,31 @@ def resolve(config: EngineConfig) -> ResolvedConfig:
         text_quantize=config.text_quantize,
         chunking=config.chunking,
         cuda_graphs=_cuda_graphs(config, device, backend),
-        tensor_parallel=_tensor_parallel(config, device),
-        threads=max(1, cores // config.tensor_parallel) if config.threads == "auto" else config.threads,
+        mesh=mesh_on(config, device),
+        threads=max(1, cores // config.mesh.size) if config.threads == "auto" else config.threads,
         isolate=None if config.isolate == "none" else config.isolate,
     )
 
 
 def _cuda_graphs(config: EngineConfig, device: torch.device, backend: str) -> bool:
-    """Sums over ranks are called through hooks on the host, which a replay would leave out."""
-    able = device.type == "cuda" and attention.ATTENTION[backend].recordable and config.tensor_parallel == 1
+    """What ranks exchange is called on the host, which a replay would leave out."""
+    able = device.type == "cuda" and attention.ATTENTION[backend].recordable and config.mesh.size == 1
     return able and config.cuda_graphs == "auto"
 
 
-def _tensor_parallel(config: EngineConfig, device: torch.device) -> int:
-    degree = config.tensor_parallel
-    if device.type == "cuda" and degree > 1:
+def mesh_on(config: EngineConfig, device: torch.device) -> Mesh:
+    """Raises ``ConfigError`` where the degrees need more devices than there are."""
+    mesh = config.mesh
+    if device.type == "cuda" and mesh.size > 1:
         count = torch.cuda.device_count()
-        if degree > count:
+        if mesh.size > count:
+            stated = "tensor_parallel" if mesh.tensor == mesh.size else "ulysses_degree"
             raise ConfigError(
-                f"tensor_parallel={degree}, but torch {torch.__version__} sees {count} CUDA devices",
-                hint=f"use at most {count}, or --device cpu",
-                param="tensor_parallel",
+                f"{mesh.described()} need {mesh.size} devices, but torch {torch.__version__} sees {count}",
+                hint=f"use degrees whose product is at most {count}, or --device cpu",
+                param=stated,
             )
-    return degree
+    return mesh
 
 
 def _text_attention(config: EngineConfig, device: torch.device, dtype: torch.dtype) -> str:

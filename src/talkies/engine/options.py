@@ -18,6 +18,7 @@ from talkies.errors import ConfigError
 F = TypeVar("F", bound=Callable[..., Any])
 
 EMBEDDED = "h3-tiny"
+MAX_RANKS = 64  # of one engine: all are processes of one machine
 TEXT_PREFIX = "text_encoder."  # of exclusions that are about the text encoder; placement.quantize has the same
 PARTS = ("dit", "text", "video", "audio")  # components whose weights can be away; placement.components has the same
 PART_NAMES = {
@@ -126,6 +127,15 @@ class EngineOptions:
         "Devices",
         hint="use auto, cpu, cuda or cuda:N",
     )
+    num_gpus: int | None = option(
+        None,
+        "Devices in all: the product of the degrees below; alone they share the DiT by tensor parallelism.",
+        "Devices",
+        kind="count",
+        low=1,
+        high=64,
+        hint="use a number of devices",
+    )
     tensor_parallel: int = option(
         1,
         "Devices (with --device cpu: processes) that share the DiT's blocks, each with some heads and channels.",
@@ -134,7 +144,27 @@ class EngineOptions:
         low=1,
         high=64,
         flag="--tensor-parallel-size",
-        peers=("--num-gpus", "--tp-size", "-tp"),
+        peers=("--tp-size", "-tp"),
+        hint="use a number of devices",
+    )
+    ulysses_degree: int = option(
+        1,
+        "Devices (with --device cpu: processes) that share the rows of a forward, and in attention its heads.",
+        "Devices",
+        kind="count",
+        low=1,
+        high=64,
+        peers=("--usp",),
+        hint="use a number of devices",
+    )
+    ring_degree: int = option(
+        1,
+        "Devices (with --device cpu: processes) that share the rows of a forward, keys going round between them.",
+        "Devices",
+        kind="count",
+        low=1,
+        high=64,
+        peers=("--ring",),
         hint="use a number of devices",
     )
     threads: int | Literal["auto"] = option(
@@ -197,6 +227,23 @@ class EngineOptions:
                     hint=f"leave it out, or set {about}=fp8",
                     param="quantization_exclude",
                 )
+        ranks = self.tensor_parallel * self.ulysses_degree * self.ring_degree
+        if self.num_gpus not in (None, ranks):
+            if ranks > 1:
+                raise ConfigError(
+                    f"num_gpus={self.num_gpus}, but tensor_parallel={self.tensor_parallel} x ulysses_degree="
+                    f"{self.ulysses_degree} x ring_degree={self.ring_degree} are {ranks}",
+                    hint="give degrees whose product is the number of devices, or leave it out",
+                    param="num_gpus",
+                )
+            object.__setattr__(self, "tensor_parallel", self.num_gpus)
+        if ranks > MAX_RANKS:
+            raise ConfigError(
+                f"tensor_parallel={self.tensor_parallel}, ulysses_degree={self.ulysses_degree} and "
+                f"ring_degree={self.ring_degree} are {ranks} ranks, more than {MAX_RANKS}",
+                hint="use smaller degrees",
+                param="ulysses_degree",
+            )
         if self.resident_blocks is not None and self.offload in ("none", "module"):
             raise ConfigError(
                 f"resident_blocks={self.resident_blocks} and offload={self.offload} exclude each other",

@@ -9,8 +9,10 @@ S rows, D hidden, P projected channels.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from itertools import groupby
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -30,6 +32,7 @@ class Spans:
     def __init__(self, lengths: Iterable[tuple[Stream, int]], total_rows: int) -> None:
         """``lengths``: of the segments, in row order. What ``total_rows`` has beyond them is padding."""
         grouped = [(stream, sum(n for _, n in group)) for stream, group in groupby(lengths, key=lambda pair: pair[0])]
+        self._grouped, self.total_rows = grouped, total_rows
         self._lengths = {stream: [n for s, n in grouped if s is stream] for stream in Stream}
         # Which of all streams' spans, one stream after another, is the next in the sequence.
         numbered = {stream: iter(range(self._before(stream), len(grouped))) for stream in Stream}
@@ -52,7 +55,8 @@ class Spans:
         parts = [part for stream in Stream for part in rows[stream].split(self._lengths[stream])]
         joined = [parts[i] for i in self._order]
         if self._num_padding:
-            joined.append(parts[0].new_zeros(self._num_padding, parts[0].shape[1]))
+            text = rows[Stream.TEXT]  # any stream has the width and the dtype; a share may be padding alone
+            joined.append(text.new_zeros(self._num_padding, text.shape[1]))
         return torch.cat(joined)
 
     def pick(self, rows_SP: Tensor, *streams: Stream) -> list[Tensor]:
@@ -60,6 +64,48 @@ class Spans:
         span."""
         parts = rows_SP.split(self._media_lengths)
         return [_cat([parts[i] for i in self._of_media[stream]], rows_SP) for stream in streams]
+
+    def share(self, start: int, stop: int) -> SpansShare:
+        """Rows ``start .. stop`` of the sequence, padding included, and which rows of each stream they are."""
+        at, lengths = 0, list[tuple[Stream, int]]()
+        before, inside = dict.fromkeys(Stream, 0), dict.fromkeys(Stream, 0)
+        for stream, n in self._grouped:
+            before[stream] += max(0, min(start, at + n) - at)
+            mine = max(0, min(stop, at + n) - max(start, at))
+            inside[stream] += mine
+            if mine:
+                lengths.append((stream, mine))
+            at += n
+        ranges = {stream: (before[stream], before[stream] + inside[stream]) for stream in Stream}
+        return SpansShare(start, stop, Spans(lengths, stop - start), ranges)
+
+
+class Arranged(Protocol):
+    """What has spans: a layout, or a share of one."""
+
+    @property
+    def spans(self) -> Spans: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SpansShare:
+    """Rows ``start .. stop`` of a sequence. Since a stream's rows are in the order of the sequence, those inside are
+    side by side in the stream, too: ``ranges`` says which (start, stop)."""
+
+    start: int
+    stop: int
+    spans: Spans
+    ranges: Mapping[Stream, tuple[int, int]]
+
+    def of(self, stream: Stream, rows: Tensor) -> Tensor:
+        """The share's rows of all rows of ``stream``; a view."""
+        first, last = self.ranges[stream]
+        return rows[first:last]
+
+    def count(self, stream: Stream) -> int:
+        """Rows of ``stream`` in the share."""
+        first, last = self.ranges[stream]
+        return last - first
 
 
 def _cat(parts: list[Tensor], like_SP: Tensor) -> Tensor:

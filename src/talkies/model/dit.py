@@ -22,6 +22,7 @@ from talkies.errors import ConfigError
 from talkies.h3.config import DiTConfig
 from talkies.h3.packing import PackedLayout, Stream
 from talkies.h3.rope import rotary_table
+from talkies.h3.spans import Arranged
 from talkies.h3.timesteps import StepPlan
 from talkies.kernels.fp8 import Fp8Rows
 from talkies.kernels.runs import RowRuns
@@ -126,8 +127,11 @@ class PackedDiT(nn.Module):
         cos, sin = rotary_table(layout.positions, c.rope_freq_dim, c.rope_theta, self.dtype)
         return RowView(cos.to(self.device), sin.to(self.device), layout.documents)
 
-    def embed(self, video_rows: Tensor, audio_rows: Tensor, refined_text_LD: Tensor, layout: PackedLayout) -> Tensor:
-        """Float32 rows [Nv, C * 4], [Na, C] and refined text, each in the order of the layout -> [S, D]."""
+    def embed(self, video_rows: Tensor, audio_rows: Tensor, refined_text_LD: Tensor, layout: Arranged) -> Tensor:
+        """Float32 rows [Nv, C * 4], [Na, C] and refined text, each in the order of the layout -> [S, D].
+
+        All three of a share of rows, with that share in place of the layout, give the same rows of the whole.
+        """
         return layout.spans.join(
             {
                 Stream.TEXT: refined_text_LD,
@@ -153,9 +157,16 @@ class PackedDiT(nn.Module):
                 x_SD = block(x_SD, view, m, self.attend)
         return x_SD
 
-    def project(self, x_SD: Tensor, layout: PackedLayout, modulation: StepModulation) -> tuple[Tensor, Tensor]:
-        """[S, D] -> float32 velocities towards data, video [Nv, C * 4] and audio [Na, C]; condition rows included."""
+    def project(self, x_SD: Tensor, layout: Arranged, modulation: StepModulation) -> tuple[Tensor, Tensor]:
+        """[S, D] -> float32 velocities towards data, video [Nv, C * 4] and audio [Na, C]; condition rows included.
+
+        ``modulation`` is of the rows given: cut, where they are a share with that share in place of the layout.
+        """
         start, stop = layout.spans.media  # the text of a request alone is never normed
+        if start == stop:  # a share of text alone
+            return x_SD.new_empty(0, self.proj_out.out_features, dtype=torch.float32), x_SD.new_empty(
+                0, self.audio_proj_out.out_features, dtype=torch.float32
+            )
         y_SD = self._output_norm(x_SD[start:stop], modulation.output, modulation.output_runs.cut(start, stop))
         video, audio = layout.spans.pick(y_SD, Stream.VIDEO, Stream.AUDIO)
         return self.proj_out(video), self.audio_proj_out(audio)

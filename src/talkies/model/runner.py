@@ -14,6 +14,7 @@ from typing import Protocol
 from torch import Tensor
 
 from talkies.attention.base import Documents
+from talkies.h3.spans import Spans, SpansShare
 from talkies.model.block import RowView
 from talkies.model.modulation import StepModulation
 
@@ -32,12 +33,28 @@ class TextRefiner(Protocol):
     def __call__(self, states_LT: Tensor, documents: Documents | None = None) -> Tensor: ...
 
 
+class Sharing(Protocol):
+    """Which rows of a forward are this rank's, where several ranks each have some of them (S rows of the sequence)."""
+
+    def share(self, spans: Spans) -> SpansShare:
+        """This rank's rows of a sequence."""
+        ...
+
+    def gathered(self, video_rows: Tensor, audio_rows: Tensor, spans: Spans) -> tuple[Tensor, Tensor]:
+        """Projected rows of this rank's share -> those of the whole sequence, of all ranks in order. Collective."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """All that a request needs to have run of one DiT, wherever its weights are and however many ranks have a share."""
+    """All that a request needs to have run of one DiT, wherever its weights are and however many ranks have a share.
+
+    With ``sharing``, ``blocks`` takes this rank's rows, and their view and modulation, cut; ``None``: all rows.
+    """
 
     blocks: BlockRunner
     refine_text: TextRefiner
+    sharing: Sharing | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,26 +4,36 @@
 2. streamed: the same calls. Weights come and go through hooks of the blocks, which ``stream/layerwise.py`` puts there
    while the weights are read, since what streams never lies on the device whole.
 3. graphs: small forwards are recorded and replayed (``graphs/replay.py``). Blocks with hooks stay eager.
-4. ranks: rank 0 says what runs before it runs it, and the others run it too (``ranks/leader.py``). What a rank runs is
-   what stands below.
+4. ranks: each runs the same blocks over its share of the rows (``ranks/rows.py``), its channels, or both. What lets
+   rows of different ranks meet is around the attention that the DiT was built with (:func:`attend_of`).
 
-Nothing here changes the DiT: another wrapper is another line.
+Nothing here changes the DiT: another wrapper is another line. Who says what is run, and that all ranks run it, is the
+pipeline's (``engine/pipeline/orders.py``).
 """
 
 from __future__ import annotations
 
+from talkies.attention.base import Attend
 from talkies.model.dit import PackedDiT
-from talkies.model.runner import BlockRunner, Runner, TextRefiner
+from talkies.model.runner import BlockRunner, Runner
 from talkies.placement.graphs.replay import GraphedBlocks, Graphs
-from talkies.placement.ranks.leader import Leader
+from talkies.placement.ranks.groups import RankGroups
+from talkies.placement.ranks.rows import RowSharing
+from talkies.placement.ranks.ulysses import attend_across
 
 
-def runner_of(dit: PackedDiT, partition: str, *, graphs: Graphs | None = None, leader: Leader | None = None) -> Runner:
-    """What a step of ``partition`` runs. ``graphs`` and ``leader`` are ``None`` where an engine has none."""
+def attend_of(attend: Attend, groups: RankGroups | None = None) -> Attend:
+    """What the blocks of a DiT are built with. ``groups`` is ``None`` where an engine has one rank.
+
+    Raises ``ConfigError`` for a backend that cannot do what the mesh needs.
+    """
+    return attend_across(attend, groups)
+
+
+def runner_of(dit: PackedDiT, *, graphs: Graphs | None = None, groups: RankGroups | None = None) -> Runner:
+    """What a step runs of ``dit``. ``graphs`` and ``groups`` are ``None`` where an engine has none."""
     blocks: BlockRunner = dit.run_blocks
-    refine_text: TextRefiner = dit.refine_text
     if graphs is not None:
         blocks = GraphedBlocks(blocks, dit, graphs)
-    if leader is not None:
-        blocks, refine_text = leader.lead(partition, dit.dtype, blocks, refine_text)
-    return Runner(blocks, refine_text)
+    shares_rows = groups is not None and groups.mesh.num_shares > 1
+    return Runner(blocks, dit.refine_text, RowSharing(groups) if groups is not None and shares_rows else None)

@@ -2,7 +2,8 @@
 
 A policy stands between a step and the blocks. It is given the rows that enter the blocks and a way to run them, and
 returns what comes out: it may run all blocks, some of them, or none. It must decide the same on every rank: a rank that
-skips alone hangs the collectives of the others.
+skips alone hangs the collectives of the others. Where ranks share rows it is given its rank's alone, S of them: what it
+decides by must be reduced over the ranks first.
 """
 
 from __future__ import annotations

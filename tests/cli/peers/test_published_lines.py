@@ -19,24 +19,13 @@ app.command("other")(lambda: None)
 LINES = {("vLLM-Omni", name): line for name, line in VLLM_OMNI.items()} | {
     ("SGLang", name): line for name, line in SGLANG_DIFFUSION.items()
 }
-USP, SP = {"--usp"}, {"--ulysses-degree"}
 # What stands against a line; the others start.
 REFUSED = {
-    "H3, four GPUs": USP,
-    "H3, four GPUs and the encoder on four": USP,
-    "H3, FastH3": USP | {"--lora-path"},
+    "H3, FastH3": {"--lora-path"},
     "H3, attention of two roles": {"--diffusion-attention-config"},
-    "H3 4090, four GPUs": USP | {"-tp"},
-    "H3 A100, replicas": {"--data-parallel-size", "-tp"},
-    "H3 RTX PRO 5000, two GPUs": USP | {"-tp"},
-    "H3 H20-3e, eight GPUs": USP | {"-tp"},
-    "H3 H20-3e, fp8": USP | {"-tp"},
-    "model card, FL2VA": SP,
-    "cookbook, four H100": SP | {"-tp"},
-    "cookbook, FSDP": SP | {"--use-fsdp-inference"},
-    "cookbook, quality": SP | {"-tp", "--sp-degree"},
-    "sequence parallelism, two machines": SP | {"--nnodes", "--dist-init-addr", "--sp-degree", "--ring-degree"},
-    "two H200 (a user's)": SP,
+    "H3 A100, replicas": {"--data-parallel-size", "--num-gpus"},
+    "cookbook, FSDP": {"--use-fsdp-inference"},
+    "sequence parallelism, two machines": {"--nnodes", "--dist-init-addr"},
     "components in files of their own": {
         "--component-weights-paths.transformer",
         "--component-weights-paths.text_encoder",
@@ -75,12 +64,11 @@ def start(monkeypatch, tmp_path):
 
 
 def refused(output):
-    """The flags of all refusals; what several devices share is one fault, whichever words told it."""
+    """The flags of all refusals."""
     flags = set()
     for line in output.splitlines():
         if line.startswith("error: "):
-            degrees = "differ: tensor parallelism" in line
-            flags.add("-tp" if degrees else re.search(r"-{1,2}[a-z][\w.-]*", line)[0])
+            flags.add(re.search(r"-{1,2}[a-z][\w.-]*", line)[0])
     return flags
 
 
@@ -106,6 +94,10 @@ def test_what_is_refused_is_a_line():
         ("vLLM-Omni", "H3, two GPUs of 24 or 32 GB", {"tensor_parallel": 2, "offload": "layer", "resident_blocks": 20}),
         ("vLLM-Omni", "H3, fp8 of the DiT", {"quantization": "fp8", "text_quantization": "none"}),
         ("vLLM-Omni", "H3, VAEs in host memory", {"offload_components": ("dit", "text", "video", "audio")}),
+        ("vLLM-Omni", "H3, four GPUs and the encoder on four", {"tensor_parallel": 1, "ulysses_degree": 4}),
+        ("vLLM-Omni", "H3 H20-3e, eight GPUs", {"tensor_parallel": 2, "ulysses_degree": 4, "ring_degree": 1}),
+        ("SGLang", "cookbook, quality", {"tensor_parallel": 1, "ulysses_degree": 4, "ring_degree": 1}),
+        ("SGLang", "cookbook, four H100", {"tensor_parallel": 2, "ulysses_degree": 2, "ring_degree": 1}),
         ("vLLM-Omni", "four L40S (issue 5700)", {"tensor_parallel": 4, "offload": "module"}),
         ("SGLang", "cookbook, TP4", {"tensor_parallel": 4, "offload": "auto", "task_type": "fl2va"}),
         ("SGLang", "cookbook, two RTX 5090", {"tensor_parallel": 2, "offload": "layer", "resident_blocks": 20}),
@@ -133,12 +125,12 @@ def test_several_names_after_one_flag_are_names(start):
 
 def test_all_that_is_wrong_is_told_at_once(start):
     result, seen = start(
-        "one --usp 2 --max-queue 0 --lora-path a b --ram-budget lots --bad x --policy any --port 70000"
+        "one --usp some --max-queue 0 --lora-path a b --ram-budget lots --bad x --policy any --port 70000"
     )
     assert (result.exit_code, seen) == (2, {})
     errors = [line for line in result.output.splitlines() if line.startswith("error: ")]
     for words in (
-        "--usp 2",
+        "--usp some",
         "max_queue=0",
         "--lora-path a b",
         "ram_budget='lots'",
@@ -200,7 +192,7 @@ def test_sglangs_words_for_where_weights_live(start, flags, expected):
     [
         "--enable-torch-compile false",
         "--trust-remote-code",
-        "--sp-degree 1",
+        "--sp-attention-mode ulysses",
         "--allowed-methods '[\"*\"]'",
         "--ssl-cert-reqs 0",
         "--disable-log-requests",
@@ -224,7 +216,7 @@ def test_the_documents_say_what_becomes_of_every_line(start):
     text = PAGE.read_text()
     for (peer, name), line in LINES.items():
         result, _ = start(line)
-        against = ", ".join(f"`{flag}`" for flag in sorted(refused(result.output))).replace("`-tp`", "`--num-gpus`")
+        against = ", ".join(f"`{flag}`" for flag in sorted(refused(result.output)))
         becomes = f"refused: {against}" if against else f"starts{_notes(result.output)}"
         assert f"| {peer} | {name} | {becomes} |" in text, (peer, name, becomes)
 

@@ -147,7 +147,7 @@ def _followers_of(pid):
         if entry.name.isdigit():
             with suppress(OSError, IndexError):
                 parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
-                if parent == pid and b"talkies.engine.load.rank_main" in (entry / "cmdline").read_bytes():
+                if parent == pid and b"talkies.engine.pipeline.rank_main" in (entry / "cmdline").read_bytes():
                     found.append(int(entry.name))
     return found
 

@@ -154,7 +154,7 @@ def test_adaln_matrices_are_read_once_a_schedule_and_kept_by_nobody(embedded_eng
         return found
 
     monkeypatch.setattr(reader.files, "tensor", tensor)
-    c._tables.clear()
+    c.tables._tables.clear()
     state = pipeline.pack(c, pipeline.encode(c, pipeline.prepare(c, REQUEST)))
     adaln = [key for key in read if "adaln" in key]
     assert len(adaln) == len(set(adaln)) >= 2 * reader.config.num_layers  # once each, though there are many steps

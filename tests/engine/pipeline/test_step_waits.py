@@ -113,7 +113,7 @@ def stepping(engine, tmp_path):
         for partition, dit in c.dits.items():
             moved = components.dits[partition] = copy.copy(dit)
             moved.__dict__["_modules"] = {name: _moved(child) for name, child in dit._modules.items()}
-        components.runners = {partition: runner_of(dit, partition) for partition, dit in components.dits.items()}
+        components.runners = {partition: runner_of(dit) for partition, dit in components.dits.items()}
         for state in states:
             _on_fake_device(state)
         yield components, states

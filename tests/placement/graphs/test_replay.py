@@ -46,7 +46,7 @@ class Run:
 def wrapped(**bounds):
     recorder = bounds.pop("recorder", None) or TapeRecorder()
     dit, graphs = tiny_dit(), Graphs(recorder, **bounds)
-    return dit, runner_of(dit, "tiny", graphs=graphs).blocks, graphs, recorder
+    return dit, runner_of(dit, graphs=graphs).blocks, graphs, recorder
 
 
 def test_every_step_of_a_run_equals_eager_and_the_third_one_replays():

@@ -45,7 +45,7 @@ class Request:
         source = RandomDiT(config, CUDA, BF16)
         kernels = select.automatic(CUDA)
         self.dit = fw.make_dit(source, CUDA, BF16, attend=attend, kernels=kernels, quantize=quantize)
-        self.blocks = runner_of(self.dit, "random", graphs=graphs).blocks
+        self.blocks = runner_of(self.dit, graphs=graphs).blocks
         layouts = [shape.layout() for shape in shapes]
         self.layout = layouts[0] if len(layouts) == 1 else concat_layouts(layouts)
         self.schedule = build_dual(num_sigmas, video_shift=5.0)

@@ -15,6 +15,8 @@ from talkies.errors import ConfigError, WorkerDied
 from talkies.h3.config import DiTConfig
 from talkies.model.chunking import Chunking
 from talkies.placement.quantize import QuantizeConfig, placer
+from talkies.placement.ranks.groups import RankGroups
+from talkies.placement.ranks.mesh import Mesh
 from talkies.placement.ranks.peers import Peers
 from talkies.placement.ranks.tensor_parallel import Shard, ShardedTensors, cut_of, join_ranks, shard_config
 from talkies.placement.stream.layerwise import LayerwiseConfig
@@ -48,7 +50,7 @@ def _placed(source, quantize=PLAIN, layerwise=None):
 def _sharded(reader, peers, quantize=PLAIN, layerwise=None):
     source = ShardedTensors(reader, Shard(rank=peers.rank, degree=peers.world))
     dit, residency = _placed(source, quantize, layerwise)
-    join_ranks(dit, peers)
+    join_ranks(dit, RankGroups(Mesh(tensor=peers.world), peers))
     return dit, residency
 
 

@@ -9,7 +9,7 @@ Takes = Literal["nothing", "one", "maybe", "several"]
 ANY = ("*",)
 YES, NO = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
-ONE_DEVICE = "several devices share a model by --tensor-parallel-size only"
+ONE_DEVICE = "several devices share a model by --tensor-parallel-size, --ulysses-degree and --ring-degree only"
 PLACED = "weights are placed by the engine itself"
 NO_CACHE = "no step cache is active: quality is lossless"
 NO_LORA = "adapters are not available"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from talkies.cli.common import Refusals
-from talkies.cli.peers.degrees import NUM_GPUS, TENSOR_PARALLEL, take_tensor_parallel
+from talkies.cli.peers.degrees import AXES, DEGREES, take_degrees
 from talkies.cli.peers.json_configs import offload_config, quantization_config
 from talkies.cli.peers.offload import (
     COMPONENT_SWITCHES,
@@ -60,8 +60,8 @@ def translate(
         if budget is not None:
             said["ram_budget"] = budget
     with refusals.kept():
-        degree, rest = take_tensor_parallel(rest, said.get("tensor_parallel"))
-        said["tensor_parallel"] = degree
+        degrees, rest = take_degrees(rest, {name: said[name] for name in (*AXES, "num_gpus") if name in said})
+        said |= degrees
     with refusals.kept():
         asked, rest = take_offload(rest, said.get("offload", "auto"))
         mode, parts, rest = take_components(rest, asked or "auto", said.get("offload_components"))
@@ -69,7 +69,7 @@ def translate(
         if parts is not None:
             said["offload_components"] = parts
     # What was wrong with them was told; no table needs to know their words.
-    for names in ((PIN_BUDGET,), (*TENSOR_PARALLEL, NUM_GPUS), MEMORY_MODE[:1] if refusals.errors else ()):
+    for names in ((PIN_BUDGET,), DEGREES, MEMORY_MODE[:1] if refusals.errors else ()):
         rest = valued(rest, names)[1]
     rest = [word for word in booleans(rest, tuple(COMPONENT_SWITCHES))[1] if word not in OFFLOAD_SWITCHES]
     if EAGER in rest:

@@ -28,10 +28,8 @@ SGLANG: Mapping[str, PeerFlag] = {
     "--backend": PeerFlag("there is one engine", ("auto", "sglang")),
     "--pipeline-class-name": PeerFlag("there is one pipeline", ("MiniMaxH3Pipeline",)),
     "--performance-mode": PeerFlag(PLANNED, ("auto", "speed")),  # memory is taken, see offload.py
-    "--sp-degree": PeerFlag(ONE_DEVICE, ("1",)),
-    "--sp-size": PeerFlag(ONE_DEVICE, ("1",)),
     "--dp-size": PeerFlag("one server drives one engine", ("1",)),
-    "--sp-attention-mode": PeerFlag(ONE_DEVICE, ("ulysses",)),
+    "--sp-attention-mode": PeerFlag("--ulysses-degree and --ring-degree say how rows are shared", ("ulysses",)),
     "--enable-cfg-parallel": boolean("the model is guidance-distilled", holds=False),
     "--cfg-parallel-degree": PeerFlag("the model is guidance-distilled", ("1",)),
     "--use-fsdp-inference": boolean(ONE_DEVICE, holds=False),

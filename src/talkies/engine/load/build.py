@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
@@ -30,6 +29,7 @@ from talkies.engine.load.load_report import LoadReport
 from talkies.engine.load.place_components import place_audio, place_text, place_video
 from talkies.engine.load.planning import Placement, cap, decide
 from talkies.engine.load.rank_processes import Ranks
+from talkies.engine.load.tables import Tables
 from talkies.files.location import model_hash, resolve_checkpoint
 from talkies.h3.geometry import Limits
 from talkies.h3.partitions import PARTITION_TASKS, Parts, find_parts, narrowed
@@ -37,18 +37,16 @@ from talkies.h3.release_schedule import ReleaseSchedule, read_schedule
 from talkies.h3.timesteps import StepPlan
 from talkies.kernels import select as kernels
 from talkies.model.dit import PackedDiT
-from talkies.model.modulation import ModulationTable, build_table
+from talkies.model.modulation import ModulationTable
 from talkies.model.runner import Runner
 from talkies.model.weights import DiTReader
-from talkies.placement.apply import runner_of
 from talkies.placement.components import Residency
 from talkies.placement.graphs.recorder import CudaRecorder
 from talkies.placement.graphs.replay import MAX_BYTES, Graphs
-from talkies.placement.modulation_feed import pinned
+from talkies.placement.ranks.leader import Leader
 from talkies.placement.stream.host_memory import gib
 from talkies.sampling.schedule import DualSchedule
 
-MAX_TABLES = 8  # schedules of the default length whose modulation is kept; a released one is 0.5 GB
 MEMO_BYTES = 256 << 20
 
 
@@ -56,7 +54,7 @@ MEMO_BYTES = 256 << 20
 class Components:
     """One checkpoint's parts. Text encoder and VAEs are shared by all DiTs; ``dits`` is keyed by partition.
 
-    AdaLN projections are never resident: ``readers`` hand them out one block at a time when a table is built.
+    AdaLN projections are never resident: ``readers`` hand them out one block at a time when ``tables`` builds one.
     """
 
     config: ResolvedConfig
@@ -68,6 +66,7 @@ class Components:
     dits: dict[str, PackedDiT]
     runners: dict[str, Runner]  # what a step has run of each, see placement/apply.py
     readers: dict[str, DiTReader]
+    tables: Tables
     text: Conditioner
     audio: AudioVAE
     placement: Placement
@@ -76,7 +75,6 @@ class Components:
     residency: Residency = field(default_factory=Residency)
     ranks: Ranks | None = None  # the other processes of a DiT that is cut over several devices
     graphs: Graphs | None = None  # of small forwards; None: all are launched kernel by kernel
-    _tables: OrderedDict[object, ModulationTable] = field(default_factory=OrderedDict)
     _memo: Memo = field(default_factory=lambda: Memo(MEMO_BYTES))
 
     @cached_property
@@ -105,6 +103,11 @@ class Components:
             self.graphs.forget()
 
     @property
+    def leader(self) -> Leader | None:
+        """Of the other ranks."""
+        return None if self.ranks is None else self.ranks.leader
+
+    @property
     def broken(self) -> str | None:
         """Why nothing can be denoised any more: the ranks ended. ``None`` while all is well."""
         return None if self.ranks is None else self.ranks.leader.failure
@@ -128,33 +131,7 @@ class Components:
 
     def table(self, partition: str, schedule: DualSchedule, steps: Sequence[StepPlan]) -> ModulationTable:
         """The modulation table of a schedule; made once, kept for the next request with the same one."""
-        key = (partition, schedule.key)
-        known = self._tables.get(key)
-        if known is not None and known.covers(steps):
-            self._tables.move_to_end(key)
-            return known.rebind(steps)
-        # Other rows (a keyframe's, say) add pairs to the same schedule; the larger table serves both.
-        device = self.config.device
-        self.residency.release()  # one AdaLN matrix is as large as a block
-        reader = self.readers[partition]
-        with self.loading.part(f"AdaLN of {partition}") as part:
-            before = reader.files.bytes_asked
-            table = build_table(reader, steps, device)
-            if device.type == "cuda":
-                table = pinned(table)
-            part.num_bytes = reader.files.bytes_asked - before
-        self._tables[key] = table
-        while len(self._tables) > 1 and sum(t.num_bytes for t in self._tables.values()) > self.tables_bytes:
-            self._tables.popitem(last=False)
-        return table
-
-    @property
-    def tables_bytes(self) -> int:
-        """Of all tables that are kept: long schedules leave room for fewer."""
-        c = next(iter(self.dits.values())).config
-        params = 3 * c.num_layers * 6 + 2 * 2  # of a forward: three entries in the blocks, two in the output norm
-        forwards = MAX_TABLES * (self.limits.default_num_sigmas - 1)
-        return forwards * params * c.hidden_size * self.config.dtype.itemsize
+        return self.tables.of(partition, schedule, steps)
 
     def encode_text(self, prompt: str, visuals: Sequence[Visual]) -> TextCondition:
         """The text rows; a repeated prompt with the same pictures is encoded once."""
@@ -251,10 +228,10 @@ def _load(
         most = MAX_BYTES if config.vram_budget is None else min(MAX_BYTES, config.vram_budget // 16)
         graphs = Graphs(CudaRecorder(resolved.device), max_bytes=most)
     ranks = None
-    if resolved.tensor_parallel > 1:
+    if resolved.mesh.size > 1:
         on_stage("ranks")
-        ranks = undo.enter_context(closing(Ranks(config, placement, resolved.device)))
-        loading.line(f"tensor parallel: {resolved.tensor_parallel} ranks, {resolved.threads} CPU threads each")
+        ranks = undo.enter_context(closing(Ranks(config, placement, resolved)))
+        loading.line(f"{resolved.mesh.size} ranks ({resolved.mesh.described()}), {resolved.threads} CPU threads each")
     dits = build_dits(
         parts,
         resolved,
@@ -263,16 +240,13 @@ def _load(
         ops=ops,
         attend=attend,
         loading=loading,
-        peers=None if ranks is None else ranks.peers,
+        groups=None if ranks is None else ranks.groups,
+        graphs=graphs,
+        num_forwards=limits.default_num_sigmas - 1,
         on_stage=on_stage,
     )
     if ranks is not None:
         ranks.wait_loaded()
-    leader = None if ranks is None else ranks.leader
-    runners = {
-        partition: runner_of(dit, partition, graphs=graphs, leader=leader)
-        for partition, dit in dits.by_partition.items()
-    }
     on_stage("text encoder")
     with loading.part("text encoder") as part:
         encoder = place_text(
@@ -299,8 +273,9 @@ def _load(
         schedule=schedule,
         attend=attend,
         dits=dits.by_partition,
-        runners=runners,
+        runners=dits.runners,
         readers=dits.readers,
+        tables=dits.tables,
         text=Conditioner(FolderTokenizer.load(parts.tokenizer), PatchConfig.load(parts.processor), encoder),
         audio=audio,
         placement=placement,

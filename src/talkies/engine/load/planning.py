@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from talkies.attention.partial import partial_of
 from talkies.capacity import measure, planner, stage_bytes, weight_bytes
 from talkies.capacity.cards import parse as parse_machine
 from talkies.capacity.demand import Demand, demand_of
@@ -38,6 +39,7 @@ from talkies.model.chunking import Chunking
 from talkies.model.weights import read_config
 from talkies.placement.components import Residences
 from talkies.placement.modulation_feed import WHOLE_BYTES
+from talkies.placement.ranks.mesh import ONE, Mesh
 from talkies.placement.ranks.tensor_parallel import shard_config
 from talkies.placement.stream.host_memory import gib, raise_memlock
 from talkies.placement.stream.layerwise import LayerwiseConfig
@@ -55,7 +57,7 @@ ENCODE_TENSORS_CPU, ENCODE_TENSORS_CUDA = 40, 12
 ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
-def sizes_of(parts: Parts, *, on_gpu: bool, dtype: torch.dtype, tensor_parallel: int = 1) -> Sizes:
+def sizes_of(parts: Parts, *, on_gpu: bool, dtype: torch.dtype, mesh: Mesh = ONE) -> Sizes:
     """Of one device, which has a share of the DiT where several have one together.
 
     Raises ``CheckpointError`` for a config that is missing or wrong.
@@ -75,7 +77,7 @@ def sizes_of(parts: Parts, *, on_gpu: bool, dtype: torch.dtype, tensor_parallel:
     audio = AudioVAEConfig.read(parts.audio_vae)
     last = max(1, audio.arch["decoder_dim"] // 2 ** len(audio.arch["decoder_rates"]))
     return Sizes(
-        dit=shard_config(read_config(folders[0]), tensor_parallel),
+        dit=shard_config(read_config(folders[0]), mesh.tensor),
         text=TextSizes(
             width=width,
             inner=text["intermediate_size"],
@@ -114,7 +116,7 @@ def sizes_of(parts: Parts, *, on_gpu: bool, dtype: torch.dtype, tensor_parallel:
         audio_encode_sample_bytes=4 * 2 * audio.arch["encoder_dim"] * AUDIO_ENCODE_TENSORS + SAMPLE_BYTES,
         block_bytes=dtype.itemsize,
         num_partitions=len(folders),
-        tensor_parallel=tensor_parallel,
+        mesh=mesh,
     )
 
 
@@ -136,11 +138,14 @@ class Placement:
 def decide(config: EngineConfig, resolved: ResolvedConfig, parts: Parts, limits: Limits) -> Placement:
     """Flags win; what they leave open is planned on a GPU, and resident on a CPU.
 
-    Raises ``ConfigError`` for a budget that nothing fits, or of a device that is not used.
+    Raises ``ConfigError`` for a budget that nothing fits, or of a device that is not used, and for degrees that the
+    checkpoint or its attention cannot be shared by.
     """
     on_gpu = resolved.device.type == "cuda"
     for folder in parts.transformers.values():
-        shard_config(read_config(folder), resolved.tensor_parallel)  # refuses a degree that divides nothing
+        resolved.mesh.check(read_config(folder), head_groups=resolved.chunking.head_groups)
+    if resolved.mesh.ring > 1:
+        partial_of(resolved.attention)
     if config.vram_budget is not None and not on_gpu:
         raise ConfigError(
             "vram_budget has no meaning on a CPU", hint="use --ram-budget, or --device cuda", param="vram_budget"
@@ -149,10 +154,10 @@ def decide(config: EngineConfig, resolved: ResolvedConfig, parts: Parts, limits:
     asks = on_gpu and (fixed is None or config.vram_budget is not None)
     if not asks:
         if config.ram_budget is not None:
-            sizes = sizes_of(parts, on_gpu=on_gpu, dtype=resolved.dtype, tensor_parallel=resolved.tensor_parallel)
+            sizes = sizes_of(parts, on_gpu=on_gpu, dtype=resolved.dtype, mesh=resolved.mesh)
             _check_ram(config.ram_budget, sizes, typical_demand(limits), resolved)
         return Placement(residences=fixed or Residences(), chunking=resolved.chunking)
-    sizes = sizes_of(parts, on_gpu=on_gpu, dtype=resolved.dtype, tensor_parallel=resolved.tensor_parallel)
+    sizes = sizes_of(parts, on_gpu=on_gpu, dtype=resolved.dtype, mesh=resolved.mesh)
     machine = machine_of(resolved.device, config.vram_budget, config.ram_budget, attention=resolved.attention)
     wishes = wishes_of(config, fp8_attention="fp8" in resolved.attention)
     found = planner.make_plan(sizes, typical_demand(limits), machine, wishes)

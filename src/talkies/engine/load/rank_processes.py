@@ -1,13 +1,14 @@
 """The processes of one engine that runs on several devices: started, watched and ended by rank 0.
 
 Rank 0 is the process that opened the engine (the worker of a server, or the command itself). The others hold their
-shares of the DiTs and nothing else (``engine/load/rank_main.py``), and end when rank 0 does, however that happens.
+shares of the DiTs and nothing else (``engine/pipeline/rank_main.py``), and end when rank 0 does, however that happens.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import pickle
 import socket
 import subprocess
 import sys
@@ -22,10 +23,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from talkies.engine.config import EngineConfig
+from talkies.engine.config import EngineConfig, ResolvedConfig
 from talkies.engine.load.planning import Placement
 from talkies.errors import ConfigError, TalkiesError, WorkerDied
-from talkies.placement.ranks.leader import Leader, Order
+from talkies.placement.ranks.groups import RankGroups
+from talkies.placement.ranks.leader import Leader
+from talkies.placement.ranks.mesh import Mesh
 from talkies.placement.ranks.peers import Peers
 
 log = logging.getLogger(__name__)
@@ -33,6 +36,7 @@ log = logging.getLogger(__name__)
 TIMEOUT = timedelta(seconds=120)
 BEGIN_TIMEOUT_S = 120.0  # of a process to import torch and say hello
 LOAD_TIMEOUT_S = 3600.0
+NOTICE_S = 1.0  # for the system to say that a process is gone
 GRACE_S = 10.0  # for the leader to notice a dead rank by itself
 
 
@@ -43,7 +47,6 @@ class Told:
     config: EngineConfig
     placement: Placement
     rank: int
-    degree: int
     store: int  # an inherited file, in memory, in which the ranks find each other
 
 
@@ -58,33 +61,33 @@ class Loaded:
 
 
 class Ranks:
-    """Rank 0's handle. ``peers`` is the group, ``leader`` wraps the DiTs."""
+    """Rank 0's handle. ``groups`` are what the DiTs meet in, ``leader`` tells the others what to do."""
 
-    def __init__(self, config: EngineConfig, placement: Placement, device: torch.device) -> None:
+    def __init__(self, config: EngineConfig, placement: Placement, resolved: ResolvedConfig) -> None:
         """Starts the others and joins them; they load while this process does. Raises what one of them raises."""
         if dist.is_initialized():
             raise ConfigError(
-                "one engine with tensor_parallel > 1 is open in this process already",
+                "one engine of several ranks is open in this process already",
                 hint="close it first, or open the second one in a process of its own",
                 param="tensor_parallel",
             )
-        degree = config.tensor_parallel
+        mesh = resolved.mesh
         self._followers: list[_Follower] = []
         self._ending = False
         # A file without a name: however the processes end, nothing of it stays. It is never closed: torch writes to its
         # number once more when it forgets the group, whenever that is, and the number must not be another file's then.
         self._store = os.memfd_create("talkies-ranks")
         try:
-            for rank in range(1, degree):
-                told = Told(config=config, placement=placement, rank=rank, degree=degree, store=self._store)
+            for rank in range(1, mesh.size):
+                told = Told(config=config, placement=placement, rank=rank, store=self._store)
                 self._followers.append(_Follower(told))
             for follower in self._followers:
                 follower.expect(RankStarted, BEGIN_TIMEOUT_S)
-            self.peers = Peers(join(0, degree, self._store, device))
+            self.groups = join(0, mesh, self._store, resolved.device)
         except BaseException:
             self._end(patience_s=0.0)  # they hold nothing yet, and who stops a start does not wait
             raise
-        self.leader = Leader(self.peers, self._tell)
+        self.leader = Leader(self.groups, self._tell, self._who_died)
         for follower in self._followers:
             threading.Thread(target=self._watch, args=(follower,), name="rank-watch", daemon=True).start()
 
@@ -112,15 +115,27 @@ class Ranks:
             with suppress(RuntimeError):
                 dist.destroy_process_group()
 
-    def _tell(self, order: Order) -> None:
+    def _tell(self, order: object) -> None:
         for follower in self._followers:
             follower.send(order)
 
+    def _who_died(self) -> str | None:
+        """A rank that did not end by itself: one that leaves because another has failed exits with 1. Waits a moment,
+        since a socket may be known to be closed before the process is known to be gone."""
+        deadline = time.monotonic() + NOTICE_S
+        while True:
+            for follower in self._followers:
+                if follower.process.poll() not in (None, 0, 1):
+                    return _ended(follower)
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(0.02)
+
     def _watch(self, follower: _Follower) -> None:
-        code = follower.process.wait()
+        follower.process.wait()
         if self._ending:
             return
-        reason = f"rank {follower.rank} ended (exit code {code})"
+        reason = _ended(follower)
         log.error("%s", reason)
         self.leader.failure = self.leader.failure or reason
         # A collective on a GPU that waits for the dead rank cannot be interrupted, only left with its process.
@@ -144,7 +159,7 @@ class _Follower:
         with theirs:
             fd = theirs.fileno()
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "talkies.engine.load.rank_main", str(fd)],
+                [sys.executable, "-m", "talkies.engine.pipeline.rank_main", str(fd)],
                 pass_fds=(fd, told.store),
                 start_new_session=True,
             )
@@ -154,7 +169,8 @@ class _Follower:
     def send(self, message: Any) -> None:
         """Raises ``WorkerDied`` when nobody listens."""
         try:
-            self._connection.send(message)
+            # Pickled here, so that a tensor goes by value: a Connection would send the name of shared memory.
+            self._connection.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
         except OSError:
             raise WorkerDied(f"rank {self.rank} is gone", hint="its own error is in its log") from None
 
@@ -180,14 +196,18 @@ class _Follower:
             self.process.wait()
 
 
-def join(rank: int, degree: int, store: int, device: torch.device) -> dist.ProcessGroup:
-    """The group of all ranks, which meet in the open file ``store``. Collective."""
+def _ended(follower: _Follower) -> str:
+    return f"rank {follower.rank} ended (exit code {follower.process.poll()})"
+
+
+def join(rank: int, mesh: Mesh, store: int, device: torch.device) -> RankGroups:
+    """The groups of all ranks, which meet in the open file ``store``. Collective."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this machine
     if device.type == "cuda":
         torch.cuda.set_device(device)
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    meeting = dist.FileStore(f"/proc/self/fd/{store}", degree)
-    dist.init_process_group(backend, store=meeting, rank=rank, world_size=degree, timeout=TIMEOUT)
+    meeting = dist.FileStore(f"/proc/self/fd/{store}", mesh.size)
+    dist.init_process_group(backend, store=meeting, rank=rank, world_size=mesh.size, timeout=TIMEOUT)
     group = dist.group.WORLD
     assert group is not None
-    return group
+    return RankGroups(mesh, Peers(group), TIMEOUT)

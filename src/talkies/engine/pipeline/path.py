@@ -15,21 +15,18 @@ from talkies.codecs.text.encoder import TextCondition
 from talkies.engine.config import EngineConfig
 from talkies.engine.load.build import Components, parts_and_limits
 from talkies.engine.pipeline.condition_media import MediaAccess, SoundInput
-from talkies.engine.pipeline.state import RequestState
-from talkies.engine.pipeline.step import exact_conditions
+from talkies.engine.pipeline.orders import lead_refine
+from talkies.engine.pipeline.state import RequestState, plans_of, state_of
 from talkies.engine.pipeline.tasks import TASKS, Prepared
 from talkies.h3.conditions import AudioCondition, PackedCondition, VisualCondition
 from talkies.h3.geometry import Limits, encodable_frames
 from talkies.h3.packing import audio_to_rows, build_layout, rows_to_audio, unpatchify_video
 from talkies.h3.release_schedule import ReleaseSchedule, read_schedule
-from talkies.h3.timesteps import step_plan
-from talkies.placement.modulation_feed import ModulationFeed
 from talkies.request import VideoRequest
 from talkies.sampling import noise as sampling_noise
 from talkies.sampling.anchors import build_anchors
 from talkies.sampling.noise import Noise
 from talkies.sampling.schedule import DualSchedule, build_dual
-from talkies.stepcache import registry as step_caches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,8 +148,7 @@ def pack(components: Components, encoded: Encoded, *, output: int = 0, noise: No
         isolate=components.config.isolate,
     )
     schedule = schedule_of(components, request)
-    steps = [step_plan(layout, t_v, t_a) for t_v, t_a in zip(schedule.t_video, schedule.t_audio, strict=True)]
-    table = components.table(partition, schedule, steps)
+    table = components.table(partition, schedule, plans_of(layout, schedule))
     seed = request.seed + output
     noise = noise or sampling_noise.draw(
         seed,
@@ -175,26 +171,27 @@ def pack(components: Components, encoded: Encoded, *, output: int = 0, noise: No
     ).to(device)
 
     def refine(states_LT: Tensor) -> Tensor:
-        components.residency.enter(f"dit.{partition}.refiner")
-        return components.runners[partition].refine_text(states_LT.to(device))
+        def own(states_LT: Tensor) -> Tensor:
+            components.residency.enter(f"dit.{partition}.refiner")
+            return components.runners[partition].refine_text(states_LT)
+
+        states_LT = states_LT.to(device)
+        leader = components.leader
+        return own(states_LT) if leader is None else lead_refine(leader, partition, states_LT, own)
 
     refined_text = encoded.refined_text(refine)
-    step_cache = step_caches.create("off")
-    step_cache.begin(layout, schedule.num_forwards)
     video_rows, audio_rows = anchors.assemble(noise.video_rows.to(device), noise.audio_rows.to(device))
-    return RequestState(
+    return state_of(
+        components,
+        table,
         request=request,
         task=prepared.task,
         partition=partition,
         seed=seed,
         geometry=geometry,
         layout=layout,
-        view=exact_conditions(dit.view(layout), layout, components.attend.exactness),
         schedule=schedule,
-        table=table,
-        feed=ModulationFeed(table, device),
         anchors=anchors,
-        step_cache=step_cache,
         refined_text=refined_text,
         video_rows=video_rows,
         audio_rows=audio_rows,

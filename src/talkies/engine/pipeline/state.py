@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from talkies.attention.base import Exactness, Trimmed
 from talkies.h3.geometry import Geometry
+from talkies.h3.layout import Role
 from talkies.h3.packing import PackedLayout
+from talkies.h3.timesteps import StepPlan, step_plan
 from talkies.model.block import RowView
+from talkies.model.dit import PackedDiT
 from talkies.model.modulation import ModulationTable
 from talkies.placement.modulation_feed import ModulationFeed
 from talkies.request import Task, VideoRequest
 from talkies.sampling.anchors import Anchors
 from talkies.sampling.schedule import DualSchedule
+from talkies.stepcache import registry as step_caches
 from talkies.stepcache.base import StepCache
 
 
@@ -75,3 +81,47 @@ class RequestState:
         self.video_rows = tensors["video_rows"].to(self.video_rows.device)
         self.audio_rows = tensors["audio_rows"].to(self.audio_rows.device)
         self.step = step
+
+
+class Owner(Protocol):
+    """What a state's derived parts are made from."""
+
+    @property
+    def dits(self) -> Mapping[str, PackedDiT]: ...
+
+    @property
+    def attend(self) -> Trimmed: ...
+
+
+def state_of(
+    owner: Owner, table: ModulationTable, *, partition: str, layout: PackedLayout, schedule: DualSchedule, **rest: Any
+) -> RequestState:
+    """A state with what follows from its layout and schedule: view, feed and step cache. ``rest`` are further fields of
+    it, tensors on the device. Every rank makes it so."""
+    dit = owner.dits[partition]
+    step_cache = step_caches.create("off")
+    step_cache.begin(layout, schedule.num_forwards)
+    return RequestState(
+        partition=partition,
+        layout=layout,
+        view=exact_conditions(dit.view(layout), layout, owner.attend.exactness),
+        schedule=schedule,
+        table=table,
+        feed=ModulationFeed(table, dit.device),
+        step_cache=step_cache,
+        **rest,
+    )
+
+
+def plans_of(layout: PackedLayout, schedule: DualSchedule) -> list[StepPlan]:
+    """Of every forward of a schedule."""
+    return [step_plan(layout, t_v, t_a) for t_v, t_a in zip(schedule.t_video, schedule.t_audio, strict=True)]
+
+
+def exact_conditions(view: RowView, layout: PackedLayout, exactness: Exactness | None) -> RowView:
+    """The view of a request; an approximating attention is told which queries it may not approximate."""
+    if exactness is None or not exactness.condition_rows:
+        return view
+    conditions = (Role.VIDEO_CONDITION, Role.AUDIO_CONDITION)
+    spans = [(s.start, s.stop) for s in layout.segments if s.role in conditions]
+    return view.with_exact(spans) if spans else view

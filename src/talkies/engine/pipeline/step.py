@@ -3,29 +3,57 @@
 Several requests are several attention documents of one sequence, and none sees another: rows meet only in attention,
 which keeps to documents; norms, projections and modulation work row by row. So a shared step equals the steps of each
 alone up to the rounding of larger matrix products, and a NaN stays where it is.
+
+Where ranks share the rows of a forward, each embeds, runs and projects its own, and the projected ones are gathered:
+after it all ranks hold the same states, and move them by the same step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from talkies.attention.base import Exactness
-from talkies.engine.load.build import Components
+from talkies.attention.base import Documents, Exactness, Trimmed
+from talkies.engine.pipeline.orders import lead_step
 from talkies.engine.pipeline.state import RequestState
-from talkies.h3.layout import Role, concat_layouts
+from talkies.h3.layout import concat_layouts
 from talkies.h3.packing import PackedLayout
+from talkies.h3.spans import Stream
 from talkies.model.block import RowView
 from talkies.model.dit import PackedDiT
 from talkies.model.modulation import JointRuns, StepModulation, join_modulations
-from talkies.model.runner import BlockRun
+from talkies.model.runner import BlockRun, Runner
+from talkies.placement.components import Residency
+from talkies.placement.ranks.leader import Leader
 from talkies.sampling.euler import euler_steps
 from talkies.stepcache.off import Off
 
 _OFF = Off()
+
+
+class Denoiser(Protocol):
+    """What a step needs of an engine: all of it is on every rank."""
+
+    @property
+    def dits(self) -> Mapping[str, PackedDiT]: ...
+
+    @property
+    def runners(self) -> Mapping[str, Runner]: ...
+
+    @property
+    def residency(self) -> Residency: ...
+
+    @property
+    def attend(self) -> Trimmed: ...
+
+    @property
+    def leader(self) -> Leader | None:
+        """``None`` where there is one rank, and on those that follow."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +91,22 @@ class StepGroup:
         return each[0] if len(each) == 1 else join_modulations(each, self.runs)
 
 
-@torch.inference_mode()
-def denoise_step(components: Components, *states: RequestState, group: StepGroup | None = None) -> StepGroup:
+def denoise_step(components: Denoiser, *states: RequestState, group: StepGroup | None = None) -> StepGroup:
     """One forward for all of ``states``: both modalities of each move from their sigma to the next one.
 
     Condition rows stay bit for bit. All must be of one partition. Returns what they share; given back as ``group``, it
-    saves the next step of the same requests from making it again.
+    saves the next step of the same requests from making it again. Where there are other ranks, they are told to do the
+    same; raises ``WorkerDied`` where one of them cannot.
     """
+    leader = components.leader
+    if leader is None:
+        return own_step(components, *states, group=group)
+    return lead_step(leader, states, lambda: own_step(components, *states, group=group))
+
+
+@torch.inference_mode()
+def own_step(components: Denoiser, *states: RequestState, group: StepGroup | None = None) -> StepGroup:
+    """:func:`denoise_step` as every rank does it."""
     partitions = {state.partition for state in states}
     assert len(partitions) == 1, partitions
     partition = partitions.pop()
@@ -78,18 +115,22 @@ def denoise_step(components: Components, *states: RequestState, group: StepGroup
     if group is None or not group.is_of(states):
         group = StepGroup.of(dit, states)
     modulation = group.modulation(states)
-    x = dit.embed(
-        _joined([state.video_rows for state in states]),
-        _joined([state.audio_rows for state in states]),
-        group.refined_text,
-        group.layout,
-    )
+    rows = _joined([state.video_rows for state in states]), _joined([state.audio_rows for state in states])
     view = exact_view(group.view, states, components.attend.exactness)
-    run = BlockRun(runner.blocks, view, modulation, dit.config.num_layers)
     # A policy decides for one request, while a shared forward runs or skips for the rows of all: see ``batch_key``.
     cache = states[0].step_cache if len(states) == 1 else _OFF
-    x = cache.forward(states[0].step, x, run)
-    video, audio = dit.project(x, group.layout, modulation)
+    step, num_blocks = states[0].step, dit.config.num_layers
+    if runner.sharing is None:
+        x = dit.embed(*rows, group.refined_text, group.layout)
+        x = cache.forward(step, x, BlockRun(runner.blocks, view, modulation, num_blocks))
+        video, audio = dit.project(x, group.layout, modulation)
+    else:
+        share = runner.sharing.share(group.layout.spans)
+        video_rows, audio_rows = share.of(Stream.VIDEO, rows[0]), share.of(Stream.AUDIO, rows[1])
+        x = dit.embed(video_rows, audio_rows, share.of(Stream.TEXT, group.refined_text), share)
+        view, modulation = whole_documents(view).cut(share.start, share.stop), modulation.cut(share.start, share.stop)
+        x = cache.forward(step, x, BlockRun(runner.blocks, view, modulation, num_blocks))
+        video, audio = runner.sharing.gathered(*dit.project(x, share, modulation), group.layout.spans)
     each = zip(video.split(group.num_video_rows), audio.split(group.num_audio_rows), strict=True)
     advance(states, list(each))
     return group
@@ -112,15 +153,6 @@ def advance(states: Sequence[RequestState], velocities: Sequence[tuple[Tensor, T
         state.step += 1
 
 
-def exact_conditions(view: RowView, layout: PackedLayout, exactness: Exactness | None) -> RowView:
-    """The view of a request; an approximating attention is told which queries it may not approximate."""
-    if exactness is None or not exactness.condition_rows:
-        return view
-    conditions = (Role.VIDEO_CONDITION, Role.AUDIO_CONDITION)
-    spans = [(s.start, s.stop) for s in layout.segments if s.role in conditions]
-    return view.with_exact(spans) if spans else view
-
-
 def view_of_step(state: RequestState, exactness: Exactness | None) -> RowView:
     """The view of the coming forward: whole forwards at the ends of a run are exact."""
     if exactness is None or not exactness.whole_step(state.step, state.num_forwards):
@@ -141,6 +173,15 @@ def exact_view(view: RowView, states: Sequence[RequestState], exactness: Exactne
         spans.extend((a + offset, b + offset) for a, b in (documents.exact if documents else ()))
         offset += state.layout.num_rows
     return view.with_exact(spans) if spans else view
+
+
+def whole_documents(view: RowView) -> RowView:
+    """The view of a whole sequence, which says how long it is even where all rows are one document: a share of it does
+    not show that."""
+    if view.documents is not None:
+        return view
+    num_rows = view.cos_SA.shape[0]
+    return replace(view, documents=Documents((0, num_rows), num_rows))
 
 
 def _joined(tensors: list[Tensor]) -> Tensor:

@@ -25,7 +25,7 @@ def describe_service(options: WorkerOptions) -> ServiceInfo:
         text_attention=resolved.text_attention,
         dtype=str(resolved.dtype).removeprefix("torch."),
         video_dtype=str(resolved.video_dtype).removeprefix("torch."),
-        num_devices=resolved.tensor_parallel,
+        num_devices=resolved.mesh.size,
         tokenizer=parts.tokenizer,
     )
 

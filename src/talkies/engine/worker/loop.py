@@ -10,12 +10,14 @@ import gc
 import queue
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from torch import Tensor
 
 from talkies.capacity.admission import MemoryModel
 from talkies.capacity.cost import CostModel
 from talkies.engine.load import build
+from talkies.engine.pipeline.orders import drop_ended
 from talkies.engine.pipeline.preview import decode_still
 from talkies.engine.port.failure import as_talkies
 from talkies.engine.port.messages import (
@@ -43,6 +45,7 @@ from talkies.engine.worker.memory_model import LOOK_EVERY_S, RoomKeeper
 from talkies.engine.worker.passed_over import Turns
 from talkies.engine.worker.scheduler import StepScheduler
 from talkies.engine.worker.warmup import warm_up
+from talkies.errors import WorkerDied
 
 BOOKS_EVERY_S = 1.0  # while the order stays as it is
 
@@ -239,6 +242,9 @@ class Worker:
         self._turns.forget(run.job.id)
         self._batcher.forget()
         run.forget()
+        if self._components.leader is not None:
+            with suppress(WorkerDied):  # which the next job hears of
+                drop_ended(self._components.leader)
         self._components.give_back()
 
     def _decode_preview(self, latent_Chw: Tensor) -> Tensor:

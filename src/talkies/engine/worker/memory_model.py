@@ -103,7 +103,7 @@ def _reserve(components: Components) -> int:
     if components.config.device.type == "cuda":
         graphs = components.graphs
         return stays + (0 if graphs is None else graphs.max_bytes - graphs.held_bytes)
-    return stays + components.tables_bytes
+    return stays + components.tables.max_bytes
 
 
 def _smallest(components: Components, model: MemoryModel) -> Need:
@@ -119,7 +119,7 @@ def _smallest(components: Components, model: MemoryModel) -> Need:
 def _model(components: Components) -> MemoryModel:
     config = components.config
     on_cuda = config.device.type == "cuda"
-    sizes = sizes_of(components.parts, on_gpu=on_cuda, dtype=config.dtype, tensor_parallel=config.tensor_parallel)
+    sizes = sizes_of(components.parts, on_gpu=on_cuda, dtype=config.dtype, mesh=config.mesh)
     linear_bytes = components.video.decoder.compute_dtype.itemsize
     return MemoryModel(
         sizes=replace(sizes, video=replace(sizes.video, linear_bytes=linear_bytes)),
@@ -128,6 +128,7 @@ def _model(components: Components) -> MemoryModel:
         fp8_text=config.text_quantize.method == "fp8",
         visits=_visits(components),
         slack=MARGIN if on_cuda else SLACK,
+        one_memory=not on_cuda,
     )
 
 
@@ -154,6 +155,7 @@ def _forward(components: Components) -> ForwardRates:
         c,
         config.dtype.itemsize,
         components.placement.chunking,
+        mesh=config.mesh,
         fp8=config.quantize.method == "fp8",
         fp8_attention=components.attend.exactness is not None,
     )

@@ -25,6 +25,7 @@ from talkies.errors import ConfigError, TalkiesError, WorkerDied
 from talkies.placement.stream.host_memory import SHM, HostBuffer
 
 PREFIX = "talkies-ranks"
+LEFT = "another rank left"
 RECORD_BYTES = 512  # of a rank: one byte that says that it failed, then why, in UTF-8, to the first zero
 
 
@@ -82,15 +83,15 @@ class Peers:
         record[0] = 1  # last: whoever sees it may read the rest
 
     def check(self) -> None:
-        """Raises ``WorkerDied`` when another rank has failed."""
-        for rank in range(self.world):
-            record = self._records[rank]
-            if rank != self.rank and record[0]:
-                why = bytes(record[1:].tobytes()).split(b"\0")[0].decode(errors="replace")
-                raise WorkerDied(
-                    f"rank {rank} failed ({why}): rank {self.rank} stops, too",
-                    hint="its own error is in its log",
-                )
+        """Raises ``WorkerDied`` when another rank has failed: it names one that did so by itself, if there is one."""
+        found = {rank: self._reason(rank) for rank in range(self.world) if rank != self.rank and self._records[rank][0]}
+        for rank, why in sorted(found.items(), key=lambda pair: pair[1].startswith(LEFT)):
+            raise WorkerDied(
+                f"rank {rank} failed ({why}): rank {self.rank} stops, too", hint="its own error is in its log"
+            )
+
+    def _reason(self, rank: int) -> str:
+        return bytes(self._records[rank][1:].tobytes()).split(b"\0")[0].decode(errors="replace")
 
     def together(self, what: str, collective: Callable[[], Any]) -> None:
         """Runs a collective in which tensors of all ranks meet. Raises ``WorkerDied`` when one has failed or left."""
@@ -100,10 +101,10 @@ class Peers:
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            self.fail(f"another rank left while {what}")
+            self.fail(f"{LEFT} while {what}")
             self.check()
             raise WorkerDied(
-                f"rank {self.rank}: another rank left while {what}: {first_line(str(error))}",
+                f"rank {self.rank}: {LEFT} while {what}: {first_line(str(error))}",
                 hint="the job failed; the engine's ranks are restarted together",
             ) from None
 

@@ -22,19 +22,17 @@ holds, a scale for its own slice of a row (and of an output's weights), which is
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import gcd
 from typing import Any
 
-import torch.distributed as dist
 from torch import Tensor, nn
 
-from talkies.errors import ConfigError
 from talkies.h3.config import DiTConfig
 from talkies.model.block import Block, RefinerBlock
 from talkies.model.cuts import Cut
 from talkies.model.dit import PackedDiT
 from talkies.model.weights import NamedTensors
-from talkies.placement.ranks.peers import Peers
+from talkies.placement.ranks.groups import Group, RankGroups
+from talkies.placement.ranks.mesh import Mesh
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,16 +53,8 @@ class Shard:
 
 def shard_config(config: DiTConfig, degree: int) -> DiTConfig:
     """The sizes of one shard. Raises ``ConfigError`` when heads or feed-forward channels do not divide."""
-    heads, ffn = config.num_attention_heads, config.ffn_dim
-    common = gcd(heads, ffn)
-    if degree < 1 or common % degree:
-        wrong = f"{heads} heads" if degree < 1 or heads % degree else f"{ffn} feed-forward channels"
-        raise ConfigError(
-            f"tensor_parallel={degree} does not divide {wrong}",
-            hint="use " + ", ".join(str(n) for n in range(1, common + 1) if common % n == 0),
-            param="tensor_parallel",
-        )
-    return replace(config, num_attention_heads=heads // degree, ffn_dim=ffn // degree)
+    Mesh(tensor=degree).check(config)
+    return replace(config, num_attention_heads=config.num_attention_heads // degree, ffn_dim=config.ffn_dim // degree)
 
 
 def cut_of(name: str, config: DiTConfig, shard: Shard) -> Cut | None:
@@ -93,27 +83,27 @@ class ShardedTensors(NamedTensors):
         return self.source.tensor(name) if cut is None else self.source.part(name, cut)
 
 
-def join_ranks(dit: PackedDiT, peers: Peers) -> None:
+def join_ranks(dit: PackedDiT, groups: RankGroups) -> None:
     """Makes a DiT that was built from :class:`ShardedTensors` one of its group.
 
-    From here on all ranks call the same blocks on the same rows in the same order. The text refiner is cut, too: two
-    blocks of it are as large as two of the others.
+    From here on all ranks call the same blocks in the same order, and those of one tensor group on the same rows. The
+    text refiner is cut, too: two blocks of it are as large as two of the others.
     """
-    summed = _Summed(peers)
+    summed = _Summed(groups.tensor)
     for block in (*dit.token_refiner.blocks, *dit.blocks):
         assert isinstance(block, Block | RefinerBlock)
-        for linear in (block.attn.to_out, block.ff.down):
-            linear.register_forward_hook(summed)
-        peers.told_of(block)
+        if groups.mesh.tensor > 1:
+            for linear in (block.attn.to_out, block.ff.down):
+                linear.register_forward_hook(summed)
+        groups.peers.told_of(block)
 
 
 class _Summed:
     """Sums a linear's output over the ranks, in its own memory: it is new and nobody else has it yet."""
 
-    def __init__(self, peers: Peers) -> None:
-        self._peers = peers
+    def __init__(self, group: Group) -> None:
+        self._group = group
 
     def __call__(self, module: nn.Module, args: Any, part_SD: Tensor) -> Tensor:
-        peers = self._peers
-        peers.together("a block was summed", lambda: dist.all_reduce(part_SD, group=peers.group))
+        self._group.summed(part_SD, "a block was summed")
         return part_SD

@@ -1,4 +1,5 @@
-"""One of the ranks that follow: ``python -m talkies.engine.load.rank_main FD``, started by ``rank_processes.py``.
+"""One of the ranks that follow: ``python -m talkies.engine.pipeline.rank_main FD``, started by
+``engine/load/rank_processes.py``.
 
 Holds its share of the DiTs, runs what rank 0 says, and ends when the pipe does.
 """
@@ -25,11 +26,12 @@ from talkies.engine.load.dits import build_dits
 from talkies.engine.load.load_report import LoadReport
 from talkies.engine.load.planning import cap
 from talkies.engine.load.rank_processes import Loaded, RankStarted, Told, join
+from talkies.engine.pipeline.follow import Follower
+from talkies.engine.pipeline.orders import Order
 from talkies.engine.port.failure import as_talkies
 from talkies.errors import WorkerDied
 from talkies.kernels import select as kernels
 from talkies.placement.components import Residency
-from talkies.placement.ranks.leader import Order, follow
 from talkies.placement.ranks.peers import Peers
 
 
@@ -44,17 +46,27 @@ def main(connection: Connection) -> int:
         resolved = resolve(config)
         torch.set_num_threads(resolved.threads)
         connection.send(RankStarted())
-        peers = Peers(join(told.rank, told.degree, told.store, resolved.device))
+        groups = join(told.rank, resolved.mesh, told.store, resolved.device)
+        peers = groups.peers
         ops = kernels.create(resolved.kernels)
         attend = attention.create(resolved.attention, ops)
         cap(resolved.device, config.vram_budget)
-        residency, parts = Residency(), parts_and_limits(config)[0]
-        loading = LoadReport(resolved.device)
+        residency, (parts, limits) = Residency(), parts_and_limits(config)
         dits = build_dits(
-            parts, resolved, told.placement, residency, ops=ops, attend=attend, loading=loading, peers=peers
+            parts,
+            resolved,
+            told.placement,
+            residency,
+            ops=ops,
+            attend=attend,
+            loading=LoadReport(resolved.device),
+            groups=groups,
+            num_forwards=limits.default_num_sigmas - 1,
         )
         connection.send(Loaded())
-        follow(dits.by_partition, peers, resolved.device, lambda: _order(connection), residency.enter)
+        follower = Follower(dits, residency, attend, groups, resolved.device)
+        while (order := _order(connection)) is not None:
+            follower.obey(order)
     except (WorkerDied, EOFError, BrokenPipeError, ConnectionResetError):
         return 1  # another rank's failure, which has been told; or rank 0 is gone, and nobody listens
     except Exception as error:
