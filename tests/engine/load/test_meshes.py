@@ -16,7 +16,7 @@ from PIL import Image
 from talkies import Engine
 from talkies.engine.config import EngineConfig
 from talkies.engine.pipeline import path as pipeline
-from talkies.engine.pipeline.orders import drop_ended
+from talkies.engine.pipeline.orders import Drop, Step, drop_ended
 from talkies.engine.port.service import TERMINAL, Job
 from talkies.engine.service.executor import Executor
 from talkies.engine.worker.batching import Batcher
@@ -120,11 +120,14 @@ def test_ranks_that_drift_end_the_request_by_name(requests):
         batcher = Batcher(engine.components)
         for each in (state, other, state):  # requests in turn
             batcher.step([each])
-        leader = engine.components.leader
+        leader, told = engine.components.leader, []
+        tell = leader._tell
+        leader._tell = lambda order: (told.append(order), tell(order))
         del each, other
         batcher.forget()
         drop_ended(leader)
         batcher.step([state])
+        assert told == [Drop(numbers=(2,)), Step(numbers=(1,))]  # what is over is nobody's; its neighbour goes on
         state.video_rows = state.video_rows + 1e-3  # on this rank alone
         with pytest.raises(WorkerDied, match="rank 1 drifted from rank 0 before forward 4: its rows differ"):
             batcher.step([state])
