@@ -225,3 +225,67 @@ def test_json_round_trip(prompt, seed, conditions, num_sigmas):
 def test_unknown_fields_are_refused():
     with pytest.raises(InvalidRequest, match="'sede'"):
         VideoRequest.from_dict({"prompt": "x", "sede": 3})
+
+
+OWN_SOUND = Condition(kind="audio", uri="a.wav", role="soundtrack")
+FILM = Condition(kind="video", uri="a.mp4", role="footage")
+FRAME = Condition(kind="image", uri="a.png", role="first")
+PICTURE = Condition(kind="image", uri="b.png")
+
+
+@pytest.mark.parametrize(
+    ("conditions", "task"),
+    [
+        ((OWN_SOUND,), Task.T2VA),
+        ((FILM,), Task.T2VA),
+        ((FRAME, OWN_SOUND), Task.FL2VA),
+        ((OWN_SOUND, PICTURE), Task.REF2VA),
+        ((PICTURE, FILM), Task.REF2VA),
+        ((dataclasses.replace(OWN_SOUND, end_time_s=1.0), FILM), Task.T2VA),
+    ],
+)
+def test_locks_go_with_any_task(conditions, task):
+    request = VideoRequest(prompt="x", conditions=conditions)
+    assert request.resolved_task is task
+    assert VideoRequest.from_dict(request.to_dict()) == request
+    assert VideoRequest(prompt="x", conditions=conditions, task=task) == request.replace(task=task)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "says"),
+    [
+        ((OWN_SOUND, OWN_SOUND), "one soundtrack, got 2"),
+        ((FILM, FRAME), "footage and a first frame both say"),
+        ((FILM, OWN_SOUND), "nothing is left to make"),
+        ((OWN_SOUND, Condition(kind="audio", uri="b.wav")), "at least one image or video reference"),
+    ],
+)
+def test_locks_that_leave_nothing_or_contradict_are_refused(conditions, says):
+    with pytest.raises(InvalidRequest, match=says) as refused:
+        VideoRequest(prompt="x", conditions=conditions)
+    assert refused.value.param == "conditions"
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"kind": "video", "role": "soundtrack"}, "conditions.role"),
+        ({"kind": "image", "role": "footage"}, "conditions.role"),
+        ({"kind": "video", "role": "reference", "end_time_s": 1.0}, "end_time_seconds"),
+        ({"kind": "video", "role": "footage", "start_time_s": 2.0, "end_time_s": 2.0}, "end_time_seconds"),
+        ({"kind": "video", "role": "footage", "end_time_s": 0.0}, "end_time_seconds"),
+        ({"kind": "video", "role": "footage", "end_time_s": "1"}, "end_time_seconds"),
+        ({"kind": "video", "role": "footage", "require_sound": True}, "require_sound"),
+    ],
+)
+def test_a_lock_of_the_wrong_kind_or_time_is_refused(changes, param):
+    with pytest.raises(InvalidRequest) as refused:
+        Condition(uri="a", **changes)
+    assert refused.value.param == param
+
+
+def test_conditions_without_a_window_are_written_as_before():
+    """The bytes of their clips' metadata do not change."""
+    (written,) = VideoRequest(prompt="x", conditions=(FRAME,)).to_dict()["conditions"]
+    assert set(written) == {"kind", "uri", "role", "start_time_s", "require_sound", "name"}

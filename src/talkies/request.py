@@ -8,13 +8,19 @@ before any weight is touched.
 from __future__ import annotations
 
 import dataclasses
-import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Literal, get_args
 
+from talkies.condition import KEYFRAME_ROLES as KEYFRAME_ROLES
+from talkies.condition import LOCK_KINDS as LOCK_KINDS
+from talkies.condition import MAX_REFERENCES as MAX_REFERENCES
+from talkies.condition import MAX_REFERENCES_TOTAL as MAX_REFERENCES_TOTAL
+from talkies.condition import Condition as Condition
+from talkies.condition import Kind as Kind
+from talkies.condition import Role as Role
+from talkies.condition import Task as Task
+from talkies.condition import check_conditions
 from talkies.errors import InvalidRequest
 from talkies.values import (
     INT64_MAX,
@@ -33,58 +39,10 @@ from talkies.values import (
 )
 
 MAX_OUTPUTS = 10
-MAX_REFERENCES: Mapping[str, int] = {"image": 9, "video": 3, "audio": 3}
-MAX_REFERENCES_TOTAL = 12
-
-Kind = Literal["image", "video", "audio"]
-Role = Literal["first", "last", "reference"]
 Fit = Literal["auto", "stretch", "crop", "pad", "adapt", "released"]
 Quality = Literal["lossless", "high", "medium", "low"]
 # The OpenAI and SGLang words for "whatever the server does by default".
 QUALITY_DEFAULT_WORDS = ("auto", "standard", "default", "hd")
-
-
-class Task(StrEnum):
-    T2VA = "t2va"  # text alone
-    FL2VA = "fl2va"  # first and/or last frame
-    REF2VA = "ref2va"  # reference images, videos, sounds
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Condition:
-    """One picture, video or sound that the clip must follow.
-
-    ``uri`` is a file path, an http(s) URL or a data: URL. ``role`` is ``first`` or ``last`` (a keyframe, image
-    only) or ``reference``. ``start_time_s`` (videos only) skips the beginning.
-    """
-
-    kind: Kind
-    uri: str
-    role: Role = "reference"
-    start_time_s: float = 0.0
-    require_sound: bool = False  # SGLang's video_audio: refuse a silent file instead of going on without sound
-    name: str = ""  # what its owner calls the file; for the clip's metadata alone
-
-    def __post_init__(self) -> None:
-        check_one_of("conditions.kind", self.kind, get_args(Kind))
-        check_one_of("conditions.role", self.role, get_args(Role))
-        uri = os.fspath(self.uri) if isinstance(self.uri, os.PathLike) else self.uri
-        if not isinstance(uri, str) or not uri.strip():
-            got = "is empty" if isinstance(uri, str) else f"is not text but {type(uri).__name__}"
-            raise InvalidRequest(f"conditions.uri {got}", hint="give a file path, a URL or a data: URL", param="uri")
-        object.__setattr__(self, "uri", uri)
-        if self.role != "reference" and self.kind != "image":
-            raise InvalidRequest(
-                f"a {self.kind} cannot be the {self.role} frame", hint="keyframes are images", param="conditions.role"
-            )
-        check_number("start_time_seconds", self.start_time_s, 0, math.inf)
-        check_instance("require_sound", self.require_sound, bool)
-        check_instance("name", self.name, str)
-        if self.kind != "video" and (self.start_time_s or self.require_sound):
-            name = "start_time_seconds" if self.start_time_s else "require_sound"
-            raise InvalidRequest(
-                f"{name} has no meaning for kind={self.kind!r}", hint="it is for videos only", param=name
-            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -187,22 +145,35 @@ class VideoRequest:
                 object.__setattr__(self, "task", Task(self.task))
             except ValueError:
                 check_one_of("task", self.task, tuple(Task))
-        _check_conditions(self.resolved_task, self.conditions)
+        check_conditions(self.resolved_task, self.conditions)
 
     @property
     def resolved_task(self) -> Task:
-        """The task asked for, else: references -> ref2va, keyframes -> fl2va, nothing -> t2va.
+        """The task asked for, else: references -> ref2va, keyframes -> fl2va, neither -> t2va. Locks go with any.
 
         An explicit fl2va without any image is plain text-to-video (the model card's rule)."""
-        if self.task is None or (self.task is Task.FL2VA and not self.conditions):
-            if any(c.role == "reference" for c in self.conditions):
+        followed = [c for c in self.conditions if not c.is_lock]
+        if self.task is None or (self.task is Task.FL2VA and not followed):
+            if any(c.role == "reference" for c in followed):
                 return Task.REF2VA
-            return Task.FL2VA if self.conditions else Task.T2VA
+            return Task.FL2VA if followed else Task.T2VA
         return self.task
 
     @property
     def keyframes(self) -> tuple[Condition, ...]:
-        return tuple(c for c in self.conditions if c.role != "reference")
+        return tuple(c for c in self.conditions if c.role in KEYFRAME_ROLES)
+
+    @property
+    def references(self) -> tuple[Condition, ...]:
+        return tuple(c for c in self.conditions if c.role == "reference")
+
+    @property
+    def locks(self) -> tuple[Condition, ...]:
+        return tuple(c for c in self.conditions if c.is_lock)
+
+    @property
+    def footage(self) -> Condition | None:
+        return next((c for c in self.conditions if c.role == "footage"), None)
 
     def replace(self, **changes: Any) -> VideoRequest:
         return dataclasses.replace(self, **changes)
@@ -210,7 +181,11 @@ class VideoRequest:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types; :meth:`from_dict` gives an equal request back."""
         out = dataclasses.asdict(self)
-        out["conditions"] = [dict(c) for c in out["conditions"]]
+        # What only locks have is left out of the others: their clips' metadata stay byte for byte what they were.
+        out["conditions"] = [
+            {name: value for name, value in c.items() if name != "end_time_s" or value is not None}
+            for c in out["conditions"]
+        ]
         out["task"] = None if self.task is None else str(self.task)
         out["sigmas"] = None if self.sigmas is None else list(self.sigmas)
         return out
@@ -231,55 +206,3 @@ class VideoRequest:
             return cls(**values)
         except TypeError as error:
             raise InvalidRequest(f"malformed request: {error}", hint="see docs/requests.md") from None
-
-
-def _check_conditions(task: Task, conditions: tuple[Condition, ...]) -> None:
-    keyframes = [c for c in conditions if c.role != "reference"]
-    references = [c for c in conditions if c.role == "reference"]
-    if task is Task.T2VA and conditions:
-        raise InvalidRequest(
-            f"t2va takes no image, video or audio, got {len(conditions)}",
-            hint="use task fl2va for keyframes, ref2va for references, or leave task out",
-            param="task",
-        )
-    if task is Task.FL2VA:
-        if references:
-            raise InvalidRequest(
-                f"fl2va takes keyframes only, got a reference {references[0].kind}",
-                hint="use task ref2va, or give the image the role first or last",
-                param="conditions",
-            )
-        roles = [c.role for c in keyframes]
-        if len(set(roles)) != len(roles):
-            raise InvalidRequest(
-                f"fl2va takes one first and one last frame, got {', '.join(roles)}",
-                hint="at most one image per end of the clip",
-                param="conditions",
-            )
-    if task is Task.REF2VA:
-        if keyframes:
-            raise InvalidRequest(
-                f"ref2va takes references only, got a {keyframes[0].role} frame",
-                hint="use task fl2va for keyframes",
-                param="conditions",
-            )
-        for kind, limit in MAX_REFERENCES.items():
-            count = sum(c.kind == kind for c in references)
-            if count > limit:
-                raise InvalidRequest(
-                    f"ref2va takes at most {limit} {kind} references, got {count}",
-                    hint="leave some out",
-                    param="conditions",
-                )
-        if len(references) > MAX_REFERENCES_TOTAL:
-            raise InvalidRequest(
-                f"ref2va takes at most {MAX_REFERENCES_TOTAL} references, got {len(references)}",
-                hint="leave some out",
-                param="conditions",
-            )
-        if not any(c.kind in ("image", "video") for c in references):
-            raise InvalidRequest(
-                "ref2va needs at least one image or video reference",
-                hint="add a picture; audio alone is refused",
-                param="conditions",
-            )

@@ -81,7 +81,10 @@ def check(components, request):
         Role.VIDEO_TARGET: demand.target.video_rows,
         Role.AUDIO_TARGET: demand.target.audio_rows,
     }
-    assert roles == {role: sum(s.stop - s.start for s in layout.segments if s.role is role) for role in Role}
+    packed_rows = {role: sum(s.stop - s.start for s in layout.segments if s.role is role) for role in Role}
+    packed_rows[Role.VIDEO_TARGET] += packed_rows.pop(Role.VIDEO_LOCKED)  # given or made, they are the target's
+    packed_rows[Role.AUDIO_TARGET] += packed_rows.pop(Role.AUDIO_LOCKED)
+    assert roles == packed_rows
     assert demand.rows == layout.num_rows
     estimate = demand_of(request, components.limits)
     assert estimate.rows - estimate.text_tokens == demand.rows - demand.text_tokens
@@ -116,12 +119,20 @@ def requests(draw, files):
     elif task != "t2va":
         for role in ("first", "last") if task == "both" else (task,):
             conditions.append(Condition(kind="image", uri=files.picture(*draw(sides)), role=role))
+    conditions += draw(st.sampled_from(locks(files, with_footage=task in ("t2va", "ref2va"))))
     return VideoRequest(
         prompt=draw(st.sampled_from(["a red ball rolls left", "hi", "a blue box hits the wall. " * 8])),
         num_sigmas=draw(st.integers(2, 5)),
         target=draw(targets | explicit),
         conditions=tuple(conditions),
     )
+
+
+def locks(files, *, with_footage):
+    """None, and what goes with any task or with all but keyframes; each as long as the longest clip of this page."""
+    sound = Condition(kind="audio", uri=files.sound(200_000, 48_000), role="soundtrack")
+    film = Condition(kind="video", uri=files.video(64, 64, 80), role="footage", end_time_s=0.5)
+    return [[], [sound], *([[film], [film, sound]] if with_footage else [])]
 
 
 @st.composite

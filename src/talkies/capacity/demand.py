@@ -23,8 +23,9 @@ from talkies.h3.geometry import (
     latent_frames_of,
     reference_image_size,
 )
+from talkies.h3.locks import with_target_of_locks
 from talkies.h3.vision import Outline, Seen, SeenImage, SeenSound, SeenVideo
-from talkies.request import Condition, Task, VideoRequest
+from talkies.request import KEYFRAME_ROLES, Condition, Task, VideoRequest
 
 CHARS_PER_TOKEN = 3.5  # English prose in a Qwen vocabulary
 CountTokens = Callable[[str], int]
@@ -38,9 +39,11 @@ def estimated_tokens(text: str) -> int:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConditionDemand:
     """One condition as it is encoded. ``num_frames`` of these sides are decoded and shown to the text encoder, 0 of a
-    sound; the VAEs make ``latent_frames`` and, of ``num_samples``, ``audio_latents`` per channel of them."""
+    sound; the VAEs make ``latent_frames`` and, of ``num_samples``, ``audio_latents`` per channel of them.
 
-    kind: Literal["keyframe", "image", "video", "audio"]
+    A lock is encoded, too, but its rows are the target's own, and the text encoder never sees it."""
+
+    kind: Literal["keyframe", "image", "video", "audio", "soundtrack", "footage"]
     width: int = 0
     height: int = 0
     num_frames: int = 0
@@ -51,6 +54,7 @@ class ConditionDemand:
     text_tokens: int = 0  # its labels and vision blocks
     vision_patches: int = 0
     patches_per_pair: int = 0  # of a picture, or of one merged pair of a video: they see each other
+    has_own_timestep: bool = False  # of a lock: its rows are not at the target's
 
     @property
     def pixels(self) -> int:
@@ -107,7 +111,9 @@ class Demand:
     @property
     def num_timesteps(self) -> int:
         """Distinct ones in a forward: of the target's picture (and the text) and sound, and of conditions of either."""
-        return 2 + (self.condition_video_rows > 0) + (self.condition_audio_rows > 0)
+        own = {c.kind for c in self.conditions if c.has_own_timestep}
+        video, audio = self.condition_video_rows > 0, self.condition_audio_rows > 0
+        return 2 + (video or "footage" in own) + (audio or "soundtrack" in own)
 
     @property
     def pixels(self) -> int:
@@ -122,7 +128,10 @@ def demand_of(request: VideoRequest, limits: Limits, *, count_tokens: CountToken
     Raises ``InvalidRequest`` or ``UnsupportedTask`` where the checkpoint cannot make it.
     """
     headers = tuple(header_of(condition) for condition in request.conditions)
-    aspect = _canvas_aspect(headers[0], limits) if request.resolved_task is Task.FL2VA else None
+    request = _after_locks(request, headers, limits)
+    aspect = None
+    if request.resolved_task is Task.FL2VA:
+        aspect = _canvas_aspect(headers[request.conditions.index(request.keyframes[0])], limits)
     target = plan(request, limits, auto_aspect=aspect)
     return Demand(
         target=target,
@@ -162,6 +171,9 @@ def _counted(
 ) -> tuple[ConditionDemand, ...]:
     outline, counted = Outline(limits.vision), []
     for condition, header in zip(conditions, headers, strict=True):
+        if condition.is_lock:
+            counted.append(_locked(condition, target, limits))
+            continue
         sized = _sized(condition, header, target, limits)
         before, tokens, pads = outline.num_patches, 0, 0
         for segment in outline.segments(_seen(sized, limits)):
@@ -181,6 +193,35 @@ def _counted(
     return tuple(counted)
 
 
+def _after_locks(request: VideoRequest, headers: Sequence[Header | None], limits: Limits) -> VideoRequest:
+    """The request with what it left free said by the headers of its locks; of one that nobody has opened the longest
+    clip there is, on the default canvas."""
+    lengths: list[float] = []
+    aspect: float | None = None
+    for condition, header in zip(request.conditions, headers, strict=True):
+        if condition.role == "soundtrack":
+            lengths.append(limits.max_frames / limits.fps if header is None else header.sound_s)
+        elif condition.role == "footage":
+            lengths.append(limits.max_frames / limits.fps if header is None else header.seconds)
+            aspect = _aspect_of(header, limits) if header is not None and header.width and header.height else None
+    return with_target_of_locks(request, limits, seconds=min(lengths), aspect=aspect) if lengths else request
+
+
+def _locked(condition: Condition, target: Geometry, limits: Limits) -> ConditionDemand:
+    """As long as the clip, which it becomes a part of."""
+    own = condition.role in limits.card.locks
+    if condition.role == "soundtrack":
+        return ConditionDemand(kind="soundtrack", num_samples=target.num_samples, has_own_timestep=own)
+    return ConditionDemand(
+        kind="footage",
+        width=target.width,
+        height=target.height,
+        num_frames=target.num_frames,
+        latent_frames=target.latent_frames,
+        has_own_timestep=own,
+    )
+
+
 def _seen(c: ConditionDemand, limits: Limits) -> Seen:
     if c.kind == "audio":
         return SeenSound()
@@ -191,7 +232,7 @@ def _seen(c: ConditionDemand, limits: Limits) -> Seen:
 
 
 def _sized(condition: Condition, header: Header | None, target: Geometry, limits: Limits) -> ConditionDemand:
-    if condition.role != "reference":
+    if condition.role in KEYFRAME_ROLES:
         return _picture("keyframe", target.width, target.height, limits)
     if condition.kind == "image":
         if header is None:

@@ -10,6 +10,7 @@ import typer
 
 from talkies.cli.common import cleans_up, configure_logs, plain, print_json, reports_errors
 from talkies.cli.engine_flags import takes_engine_options
+from talkies.cli.lock_flags import lock
 from talkies.cli.repeat import repeated as _repeated
 from talkies.errors import InvalidRequest
 from talkies.files.paths import local_path
@@ -91,9 +92,30 @@ def generate(
     reference: list[str] = typer.Option(
         [], metavar="FILE", help="A picture, video or sound; repeatable, order kept.", rich_help_panel=CONDITIONS
     ),
+    soundtrack: str | None = typer.Option(
+        None,
+        metavar="FILE",
+        help="The clip gets this sound, and its picture follows it.",
+        rich_help_panel=CONDITIONS,
+    ),
+    footage: str | None = typer.Option(
+        None,
+        metavar="VIDEO",
+        help="The clip gets this picture, and its sound follows it.",
+        rich_help_panel=CONDITIONS,
+    ),
+    redo_sound: str | None = typer.Option(
+        None,
+        metavar="FROM:TO",
+        help="The part of --soundtrack, in seconds, to make anew; all else is kept. Either end may be left out.",
+        rich_help_panel=CONDITIONS,
+    ),
+    redo_picture: str | None = typer.Option(
+        None, metavar="FROM:TO", help="The part of --footage to make anew.", rich_help_panel=CONDITIONS
+    ),
     fit: str | None = typer.Option(
         None,
-        help="How keyframes meet the canvas: stretch, crop, pad, adapt or released.",
+        help="How keyframes and footage meet the canvas: stretch, crop, pad, adapt or released.",
         rich_help_panel=CONDITIONS,
     ),
     log_level: str | None = typer.Option(
@@ -114,7 +136,8 @@ def generate(
     """Make a clip: picture and sound, in sync, from words alone, between given frames or after references."""
     if log_level is not None:
         configure_logs(log_level)
-    replaced = bool(first_frame or last_frame or reference)  # then the clip's own references are not looked for
+    # Then the clip's own references are not looked for.
+    replaced = bool(first_frame or last_frame or reference or soundtrack or footage)
     base = _repeated(source, with_references=not replaced) if source is not None else None
     if base is None and prompt is None:
         raise InvalidRequest("prompt is missing", hint="talkies generate PROMPT, or --from CLIP.mp4", param="prompt")
@@ -144,6 +167,8 @@ def generate(
     keyframes = (("first", first_frame), ("last", last_frame))
     conditions = [Condition(kind="image", uri=uri, role=role) for role, uri in keyframes if uri is not None]  # type: ignore[arg-type]
     conditions += [Condition(kind=_kind(uri), uri=uri) for uri in reference]
+    conditions += lock("soundtrack", soundtrack, "--redo-sound", redo_sound)
+    conditions += lock("footage", footage, "--redo-picture", redo_picture)
     if conditions:
         changes["conditions"] = tuple(conditions)
     changes["target"] = _target(base.target if base is not None else Target(), size, aspect, seconds, frames)

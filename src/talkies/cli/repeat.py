@@ -12,7 +12,7 @@ from talkies.errors import InvalidRequest
 from talkies.files.paths import own_name
 from talkies.request import Condition, Task, VideoRequest
 
-AGAIN = "give the pictures again with --first-frame, --last-frame or --reference"
+AGAIN = "give the pictures again with --first-frame, --last-frame, --reference, --soundtrack or --footage"
 
 
 def repeated(path: Path, *, with_references: bool = True) -> VideoRequest:

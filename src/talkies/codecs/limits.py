@@ -10,6 +10,7 @@ from talkies.codecs.audio.vae import AudioVAEConfig
 from talkies.codecs.text.patches import PatchConfig
 from talkies.codecs.video.config import VideoVAEConfig
 from talkies.errors import CheckpointError
+from talkies.files.card import read_card
 from talkies.files.json_files import read_json
 from talkies.h3.geometry import Limits
 from talkies.h3.partitions import Parts
@@ -56,6 +57,7 @@ def limits_of(parts: Parts) -> Limits:
         "audio_hop": audio.hop,
         "vision": PatchConfig.load(parts.processor).sizes,
         "tasks": parts.tasks,
+        "card": read_card(parts.root),
     }
     modular = parts.root / "modular_model_index.json"
     if modular.is_file():

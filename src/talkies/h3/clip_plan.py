@@ -41,6 +41,11 @@ def plan(request: VideoRequest, limits: Limits, *, auto_aspect: float | None = N
     return geometry.geometry_of(width, height, _frames(request, limits), limits)
 
 
+def plan_notes(request: VideoRequest, made: Geometry, limits: Limits) -> list[str]:
+    """For the user: a length that was snapped, and words that the checkpoint has never seen."""
+    return [*snap_notes(request, made), *limits.card.notes(request.prompt)]
+
+
 def snap_notes(request: VideoRequest, made: Geometry) -> list[str]:
     """For the user, where the clip is longer than the length asked for: only some lengths are legal."""
     target = request.target

@@ -27,8 +27,10 @@ class Role(Enum):
     TEXT = "text"
     VIDEO_CONDITION = "video-condition"
     VIDEO_TARGET = "video-target"
+    VIDEO_LOCKED = "video-locked"  # of the target, but given
     AUDIO_CONDITION = "audio-condition"
     AUDIO_TARGET = "audio-target"
+    AUDIO_LOCKED = "audio-locked"
 
 
 class Segment(NamedTuple):
@@ -80,11 +82,11 @@ class PackedLayout:
     @cached_property
     def num_video_rows(self) -> int:
         """Condition and target rows together."""
-        return self._count(Role.VIDEO_CONDITION, Role.VIDEO_TARGET)
+        return self._count(Role.VIDEO_CONDITION, Role.VIDEO_TARGET, Role.VIDEO_LOCKED)
 
     @cached_property
     def num_audio_rows(self) -> int:
-        return self._count(Role.AUDIO_CONDITION, Role.AUDIO_TARGET)
+        return self._count(Role.AUDIO_CONDITION, Role.AUDIO_TARGET, Role.AUDIO_LOCKED)
 
     def of_stream(self, stream: Stream) -> list[Segment]:
         """The stream's segments in the order of its row tensor."""

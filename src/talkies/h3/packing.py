@@ -3,11 +3,15 @@
     t2va, fl2va :  text | keyframes         | target audio | target video | (structural padding)
     ref2va      :  text | reference blocks  | target audio | target video | (structural padding)
 
+Locked rows are rows of the target that are given. Their place, tag and position are those of the rows that they stand
+for; only their role is another.
+
 What comes out is a ``PackedLayout`` (``layout.py``). ``__all__`` is what other rooms need of rows.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -19,6 +23,7 @@ from talkies.h3 import positions as pos
 from talkies.h3.conditions import AudioCondition, PackedCondition, VisualCondition
 from talkies.h3.config import TAG_AUDIO, TAG_VIDEO
 from talkies.h3.layout import PackedLayout, Role, Segment, concat_layouts
+from talkies.h3.locks import LockedLatents, Span
 from talkies.h3.rows import audio_to_rows, patchify_video, rows_to_audio, unpatchify_video
 from talkies.h3.spans import Stream
 
@@ -38,6 +43,8 @@ __all__ = [
     "unpatchify_video",
 ]
 
+NOTHING_LOCKED = LockedLatents()
+
 
 def build_layout(
     *,
@@ -50,12 +57,14 @@ def build_layout(
     conditions: Sequence[PackedCondition] = (),
     isolate: Literal["modality"] | None = None,
     num_audio_channels: int = 2,
+    locked: LockedLatents = NOTHING_LOCKED,
 ) -> PackedLayout:
     """The layout of one request: t2va without conditions, fl2va with keyframes, ref2va with references.
 
     ``text_tags`` [L]: 1 for text rows, 0 for the rows of a vision block (its start, pads and end). Target sizes are
     latents, ``audio_latents`` per channel. ``isolate="modality"``, for models trained that way, groups the rows as
-    text | video | audio and makes each group a document of its own.
+    text | video | audio and makes each group a document of its own. ``locked`` latents of the target sit at their own
+    timestep, for models trained that way.
 
     Raises ``InvalidRequest`` for keyframes of another size than the target, or keyframes beside references.
     """
@@ -77,8 +86,7 @@ def build_layout(
             )
     for condition in conditions:
         builder.add_condition(condition)
-    builder.add_audio(Role.AUDIO_TARGET, audio_latents, builder.target)
-    builder.add_video(Role.VIDEO_TARGET, pos.frame_times(latent_frames, builder.clock), builder.target)
+    builder.add_target(audio_latents, locked)
     return builder.finish(isolate)
 
 
@@ -114,6 +122,28 @@ class _Builder:
     def add_audio(self, role: Role, audio_latents: int, grid: pos.Grid) -> None:
         positions = grid.audio(audio_latents, self.clock, self.num_audio_channels)
         self.blocks.append(_Block(Stream.AUDIO, role, positions))
+
+    def add_target(self, audio_latents: int, locked: LockedLatents) -> None:
+        sound = self.target.audio(audio_latents, self.clock, self.num_audio_channels)
+        for channel in sound.split(audio_latents):  # channel-major: the same spans in each
+            self._add_runs(Stream.AUDIO, Role.AUDIO_TARGET, Role.AUDIO_LOCKED, channel, locked.audio)
+        video = self.target.video(pos.frame_times(self.latent_frames, self.clock))
+        rows = self.target.rows_per_frame
+        spans = [Span(start * rows, stop * rows) for start, stop in locked.video]
+        self._add_runs(Stream.VIDEO, Role.VIDEO_TARGET, Role.VIDEO_LOCKED, video, spans)
+
+    def _add_runs(self, stream: Stream, made: Role, given: Role, positions: Tensor, spans: Sequence[Span]) -> None:
+        """Rows in their order, as blocks of one role each; a block like the one before it goes on with that one."""
+        edges = [0, *(edge for span in spans for edge in span), positions.shape[0]]
+        for number, (start, stop) in enumerate(itertools.pairwise(edges)):
+            role = given if number % 2 else made
+            last = self.blocks[-1]
+            if start == stop:
+                continue
+            if last.role is role:
+                self.blocks[-1] = last._replace(positions=torch.cat((last.positions, positions[start:stop])))
+            else:
+                self.blocks.append(_Block(stream, role, positions[start:stop]))
 
     def add_condition(self, condition: PackedCondition) -> None:
         if isinstance(condition, AudioCondition):

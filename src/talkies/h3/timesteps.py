@@ -11,8 +11,8 @@ from talkies.h3.config import TAG_VIDEO
 from talkies.h3.layout import PackedLayout, Role, Segment
 from talkies.kernels.runs import RowRuns
 
-VISUAL_CONDITION_T = 0.999  # keyframes and visual references are held just short of clean
-AUDIO_CONDITION_T = 1.0  # reference audio is held clean
+VISUAL_CONDITION_T = 0.999  # keyframes, visual references and locked picture are held just short of clean
+AUDIO_CONDITION_T = 1.0  # reference audio and locked sound are held clean
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +73,9 @@ class _TimestepOf:
 
     def __call__(self, segment: Segment) -> float:
         match segment.role:
-            case Role.VIDEO_CONDITION:
+            case Role.VIDEO_CONDITION | Role.VIDEO_LOCKED:
                 return _float32(max(self.video[segment.request], VISUAL_CONDITION_T))
-            case Role.AUDIO_CONDITION:
+            case Role.AUDIO_CONDITION | Role.AUDIO_LOCKED:
                 return _float32(max(self.audio[segment.request], AUDIO_CONDITION_T))
             case Role.AUDIO_TARGET:
                 return self.audio[segment.request]

@@ -13,7 +13,7 @@ from anyio import to_thread
 from starlette.requests import Request
 
 from talkies.errors import InvalidRequest, OutputError
-from talkies.h3.clip_plan import snap_notes
+from talkies.h3.clip_plan import plan_notes
 from talkies.server.errors import told_as
 from talkies.server.intake.body import read_body
 from talkies.server.intake.inputs import Checked, materialize
@@ -81,7 +81,7 @@ def _accept(
             model=coordinator.model_name,
             request=checked.request.to_dict(),
             facts=planned_facts(checked.request, checked.geometry, limits, remix_of=remix_of),
-            warnings=[*draft.warnings, *snap_notes(checked.request, checked.geometry), *checked.hints],
+            warnings=[*draft.warnings, *plan_notes(checked.request, checked.geometry, limits), *checked.hints],
             folder=folder,
             num_outputs=checked.request.num_outputs,
             created_at=time.time(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from talkies.request import MAX_OUTPUTS, QUALITY_DEFAULT_WORDS, Task
+from talkies.request import LOCK_KINDS, MAX_OUTPUTS, QUALITY_DEFAULT_WORDS, Task
 from talkies.server.errors import phrase
 from talkies.server.intake import fields
 from talkies.server.jobs.view import ErrorEnvelope
@@ -44,6 +44,7 @@ _SPECIAL: dict[str, dict[str, Any]] = {
     "fit": {"type": "string", "enum": ["auto", "stretch", "crop", "pad", "adapt", "released"]},
     "priority": {"type": "integer", "minimum": -100, "maximum": 100},
     "webhook_url": {"type": "string", "format": "uri", "maxLength": 2048},
+    "audio_mode": {"type": "string", "enum": ["native", "lock_source"]},
 }
 
 
@@ -55,12 +56,13 @@ def _object(table: dict[str, str]) -> dict[str, Any]:
 def _condition() -> dict[str, Any]:
     properties = {name: _PLAIN[kind] for name, kind in fields.CONDITION.items()}
     properties["type"] = {"type": "string", "enum": ["image", "video", "video_audio", "audio"]}
-    properties["role"] = {"type": "string", "enum": ["keyframe", "reference"]}
+    properties["role"] = {"type": "string", "enum": ["keyframe", "reference", *LOCK_KINDS]}
     return {"type": "object", "properties": properties, "required": ["type", "uri"], "additionalProperties": False}
 
 
 def _reference(name: str) -> dict[str, Any]:
     kinds = [name.partition("_")[0]] if name.endswith("_reference") and name != "input_reference" else []
+    kinds = [LOCK_KINDS[name]] if name in LOCK_KINDS else kinds  # type: ignore[index]
     keys = [f"{kind}_url" for kind in kinds or ("image", "video", "audio")]
     one: dict[str, Any] = {
         "anyOf": [
@@ -76,7 +78,11 @@ def _reference(name: str) -> dict[str, Any]:
             ),
         ]
     }
-    return one if name in ("input_reference", "reference_url") else {"anyOf": [one, {"type": "array", "items": one}]}
+    return (
+        one
+        if name in ("input_reference", "reference_url", *LOCK_KINDS)
+        else {"anyOf": [one, {"type": "array", "items": one}]}
+    )
 
 
 def _extra_params() -> dict[str, Any]:
@@ -116,9 +122,9 @@ def _form_schema() -> dict[str, Any]:
     """What a form can carry: text, and files. Nested values go as JSON text or as bracket names."""
     properties: dict[str, Any] = {}
     for name, kind in {**fields.TOP_LEVEL, **{n: k for n, (k, _) in fields.NO_EFFECT.items()}}.items():
-        if name in ("input_reference", "input_references"):
+        if name in ("input_reference", "input_references", *LOCK_KINDS):
             file = {"type": "string", "format": "binary"}
-            properties[name] = file if name == "input_reference" else {"type": "array", "items": file}
+            properties[name] = {"type": "array", "items": file} if name == "input_references" else file
         elif kind in ("reference", "object", "list", "integer_or_list", "number_or_list"):
             properties[name] = {"type": "string", "contentMediaType": "application/json"}
         else:

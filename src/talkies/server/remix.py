@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from talkies.errors import InvalidRequest
-from talkies.request import VideoRequest
+from talkies.request import LOCK_KINDS, VideoRequest
 from talkies.server.intake import fields
 from talkies.server.intake.body import Body
 from talkies.server.intake.coerce import coerce
 from talkies.server.intake.references import ANY_FIELDS, JSON_FIELDS
 from talkies.server.jobs.record import JobRecord
 
-_REFERENCES = (*ANY_FIELDS, *JSON_FIELDS, "conditions")
+_REFERENCES = (*ANY_FIELDS, *JSON_FIELDS, *LOCK_KINDS, "conditions")
 # Fields that say the same thing: one of them in the body stands for all of them.
 _SAME = (
     ("size", "width", "height", "aspect_ratio", "short_edge"),

@@ -11,6 +11,7 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from talkies.errors import NotReady
 from talkies.files.paths import public_name
 from talkies.h3.geometry import canvas_of_aspect
+from talkies.request import LOCK_KINDS
 from talkies.server import events, sync
 from talkies.server.config import PIPELINE_CLASS
 from talkies.server.create import create_job
@@ -214,6 +215,8 @@ def _limits(coordinator: Coordinator) -> dict[str, Any]:
         "default_num_frames": limits.default_num_frames,
         "default_num_inference_steps": limits.default_num_sigmas,
         "max_prompt_chars": limits.max_prompt_chars,
+        "knows": limits.card.knows or None,
+        "locks": {role: "trained" if role in limits.card.locks else "training-free" for role in LOCK_KINDS},
     }
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+import wave
 from contextlib import closing
 
 import numpy as np
@@ -49,7 +50,20 @@ def requests(tmp_path_factory):
             **common, target=target, conditions=(Condition(kind="image", uri=str(picture), role="first"),)
         ),
         "ref2va": VideoRequest(**common, target=target, conditions=(Condition(kind="image", uri=str(picture)),)),
+        "locked": VideoRequest(**common, target=target, conditions=(_own_sound(folder),)),
     }
+
+
+def _own_sound(folder):
+    """A soundtrack whose first half second is made anew."""
+    path = folder / "s.wav"
+    samples = np.random.default_rng(2).integers(-9000, 9000, (32_000, 2)).astype("<i2")
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(2)
+        file.setsampwidth(2)
+        file.setframerate(32_000)
+        file.writeframes(samples.tobytes())
+    return Condition(kind="audio", uri=str(path), role="soundtrack", end_time_s=0.5)
 
 
 def _packed(engine, request):

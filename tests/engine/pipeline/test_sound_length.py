@@ -25,7 +25,7 @@ def test_the_wave_is_cut_or_filled_to_the_pictures_duration(monkeypatch, num_fra
         audio=SimpleNamespace(decode=lambda latents: wave), residency=SimpleNamespace(enter=lambda name: None)
     )
     monkeypatch.setattr(path, "target_latents", lambda state: (None, torch.zeros(2, 4, geometry.audio_latents)))
-    sound = path.decode_audio(components, SimpleNamespace(geometry=geometry))
+    sound = path.decode_audio(components, SimpleNamespace(geometry=geometry, given=()))
     assert sound.shape == (2, wanted)
     assert sound.dtype == np.float32
     kept = min(decoded, wanted)

@@ -13,6 +13,7 @@ from PIL import Image, ImageColor
 
 from talkies.engine.port.service import Job
 from tests.server.conftest import Server
+from tests.server.fakes import mp4_bytes
 from tests.server.page.chromium import until
 from tests.server.page.test_stage import DONE, READY, make
 
@@ -62,6 +63,49 @@ def test_a_dropped_picture_is_the_first_frame(open_page: Callable[..., Any], ser
     until(page, DONE)
     assert "frame" in page.inner_text("#facts")
     assert jobs == [[("first", "red")]]
+
+
+def test_a_video_is_kept_but_for_a_part(open_page: Callable[..., Any], server: Server) -> None:
+    """What is kept has no name in the prompt, and a picture beside it is still a frame."""
+    seen: list[list[tuple[str, str, float, float | None]]] = []
+    submit = server.service.submit
+
+    def look(job: Job) -> None:
+        seen.append([(c.kind, c.role, c.start_time_s, c.end_time_s) for c in job.request.conditions])
+        submit(job)
+
+    server.service.submit = look  # type: ignore[method-assign]
+    page = open_page(server.url)
+    until(page, READY)
+    film = {"name": "film.mp4", "mimeType": "video/mp4", "buffer": mp4_bytes(num_frames=60)}
+    page.set_input_files("#files", files=[film])
+    page.select_option("#references select", "footage")
+    assert "The picture" not in page.inner_text("#task")
+    assert "the picture is kept." in page.inner_text("#task")
+    assert not page.is_visible("#references .chip")
+    page.fill("#references .time >> nth=0", "0,5")
+    assert "but for 0.5 s to the end" in page.inner_text("#task")
+    page.fill("#references .time >> nth=1", "1.5")
+    make(page, "a ball")
+    until(page, DONE)
+    assert seen[-1] == [("video", "footage", 0.5, 1.5)]
+    page.fill("#references .time >> nth=1", "99")
+    page.click("#submit")
+    until(page, "document.querySelector('#problem').textContent !== ''")
+    assert "outside the clip of 2.333 s" in page.inner_text("#problem")
+    assert page.evaluate("document.querySelector('#references li').dataset.bad") == "true"
+    page.set_input_files("#files", files=[picture("red")])
+    page.click("#references li:nth-child(1) .remove")
+    sound = {**film, "name": "sound.wav", "mimeType": "audio/wav"}
+    page.set_input_files("#files", files=[sound])
+    page.select_option("#references li:nth-child(2) select", "soundtrack")
+    assert page.input_value("#references li:nth-child(1) select") == "first"
+    make(page, "a ball")
+    for _ in range(400):  # the clip before is shown as done until this one has begun
+        if len(seen) == 2:
+            break
+        page.wait_for_timeout(25)
+    assert seen[1:] == [[("image", "first", 0.0, None), ("audio", "soundtrack", 0.0, None)]]
 
 
 def test_roles_are_chosen_and_stay_possible_together(open_page: Callable[..., Any], server: Server) -> None:
@@ -136,17 +180,16 @@ def test_an_error_names_the_file(open_page: Callable[..., Any], server: Server) 
     assert page.inner_text("#problem") == ""
 
 
-@pytest.mark.parametrize(("tasks", "shown"), [(("t2va",), False), (("t2va", "fl2va"), True)])
+@pytest.mark.parametrize("tasks", [("t2va",), ("t2va", "fl2va")])
 def test_only_what_the_server_loaded_is_offered(
-    open_page: Callable[..., Any], server: Server, monkeypatch: pytest.MonkeyPatch, tasks: tuple[str, ...], shown: bool
+    open_page: Callable[..., Any], server: Server, monkeypatch: pytest.MonkeyPatch, tasks: tuple[str, ...]
 ) -> None:
+    """A sound or a video can be kept in any case, so that files can always be added."""
     from dataclasses import replace
 
     monkeypatch.setattr(server.coordinator, "limits", replace(server.coordinator.limits, tasks=tasks))
     page = open_page(server.url)
     until(page, READY)
     until(page, "document.querySelector('#aspect').options.length > 1")
-    assert page.is_visible("#drop") == shown
-    if shown:
-        page.set_input_files("#files", files=[picture("red"), picture("blue"), picture("lime")])
-        assert page.inner_text("#task").startswith("“From references” is not loaded on this server")
+    page.set_input_files("#files", files=[picture("red"), picture("blue"), picture("lime")])
+    assert page.inner_text("#task").startswith("“From references” is not loaded on this server")

@@ -17,6 +17,7 @@ from talkies.placement.components import Residency
 from talkies.placement.ranks.groups import RankGroups
 from talkies.placement.ranks.leader import taken
 from talkies.sampling.anchors import Anchors
+from talkies.sampling.locks import Locks
 
 
 class Follower:
@@ -54,7 +55,7 @@ class Follower:
 
     def _prepared(self, order: Prepare) -> RequestState:
         given = [taken(kind, self._device, self._groups.peers) for kind in order.tensors]
-        refined_text, video_rows, audio_rows, *anchors = given
+        refined_text, video_rows, audio_rows, held_video, held_audio, *locks = given
         layout, schedule = order.layout, order.schedule
         return state_of(
             self,
@@ -66,7 +67,8 @@ class Follower:
             geometry=order.geometry,
             layout=layout,
             schedule=schedule,
-            anchors=Anchors(*anchors),
+            anchors=Anchors(held_video, held_audio),
+            locks=Locks.of_tensors(locks),
             refined_text=refined_text,
             video_rows=video_rows,
             audio_rows=audio_rows,

@@ -30,7 +30,7 @@ from talkies.request import Task, VideoRequest
 from talkies.sampling.schedule import DualSchedule
 
 T = TypeVar("T")
-GIVEN = ("refined_text", "video_rows", "audio_rows", "anchors.video_rows", "anchors.audio_rows")
+GIVEN = ("refined_text", "video_rows", "audio_rows", "anchors.video_rows", "anchors.audio_rows", "locks")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +129,8 @@ def check_agreement(groups: RankGroups, numbers: Sequence[int], states: Sequence
 def tensors_of(state: RequestState) -> tuple[Tensor, ...]:
     """Those of ``GIVEN``."""
     anchors = state.anchors
-    return state.refined_text, state.video_rows, state.audio_rows, anchors.video_rows, anchors.audio_rows
+    own = state.refined_text, state.video_rows, state.audio_rows, anchors.video_rows, anchors.audio_rows
+    return *own, *state.locks.tensors()
 
 
 def _prepare(number: int, state: RequestState, tensors: Sequence[Tensor]) -> Prepare:

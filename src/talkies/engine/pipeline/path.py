@@ -14,13 +14,15 @@ from talkies.codecs.finite import require_finite
 from talkies.codecs.text.encoder import TextCondition
 from talkies.engine.config import EngineConfig
 from talkies.engine.load.build import Components, parts_and_limits
+from talkies.engine.pipeline import tasks
 from talkies.engine.pipeline.condition_media import MediaAccess, SoundInput
+from talkies.engine.pipeline.given import Given, locked_latents, locks_of, of_role
 from talkies.engine.pipeline.orders import lead_refine
 from talkies.engine.pipeline.state import RequestState, plans_of, state_of
 from talkies.engine.pipeline.tasks import TASKS, Prepared
 from talkies.h3.conditions import AudioCondition, PackedCondition, VisualCondition
-from talkies.h3.geometry import Limits, encodable_frames
-from talkies.h3.packing import audio_to_rows, build_layout, rows_to_audio, unpatchify_video
+from talkies.h3.geometry import Geometry, Limits, encodable_frames
+from talkies.h3.packing import audio_to_rows, build_layout, patchify_video, rows_to_audio, unpatchify_video
 from talkies.h3.release_schedule import ReleaseSchedule, read_schedule
 from talkies.request import VideoRequest
 from talkies.sampling import noise as sampling_noise
@@ -39,6 +41,7 @@ class Encoded:
     conditions: tuple[PackedCondition, ...] = ()
     visual_latents: tuple[Tensor, ...] = ()
     audio_rows: tuple[Tensor, ...] = ()
+    given_rows: tuple[Tensor, ...] = ()  # of each lock, all rows of the target's stream, clean
     refined: list[Tensor] = field(default_factory=list)  # what the DiT's refiner made of the text, by the first pack
 
     def refined_text(self, refine: Callable[[Tensor], Tensor]) -> Tensor:
@@ -51,14 +54,14 @@ class Encoded:
 def prepare(components: Components, request: VideoRequest, access: MediaAccess | None = None) -> Prepared:
     """Checks the request against the checkpoint and reads its media. Every user error is raised here."""
     schedule_of(components, request)
-    return TASKS[request.resolved_task].prepare(request, components.limits, access or MediaAccess())
+    return tasks.prepare(request, components.limits, access or MediaAccess())
 
 
 def prepare_ahead(config: EngineConfig, request: VideoRequest) -> Prepared:
     """As :func:`prepare`, from a checkpoint's configs: a wrong file costs no loading of weights."""
     parts, limits = parts_and_limits(config)
     _schedule(request, read_schedule(parts), limits)
-    return TASKS[request.resolved_task].prepare(request, limits, MediaAccess())
+    return tasks.prepare(request, limits, MediaAccess())
 
 
 def schedule_of(components: Components, request: VideoRequest) -> DualSchedule:
@@ -120,13 +123,29 @@ def encode_by_parts(components: Components, prepared: Prepared) -> Generator[Non
                 audio_latents=audio_latents,
             )
         )
+    given_rows: list[Tensor] = []
+    for given in prepared.given:
+        yield
+        given_rows.append(_encode_given(components, given, prepared.geometry))
     return Encoded(
         prepared=prepared,
         text=text,
         conditions=tuple(conditions),
         visual_latents=tuple(visual_latents),
         audio_rows=tuple(audio_rows),
+        given_rows=tuple(given_rows),
     )
+
+
+def _encode_given(components: Components, given: Given, geometry: Geometry) -> Tensor:
+    """All rows of the target's stream: video [Nv, C * 4] or audio [Na, C]."""
+    if given.plan.role == "footage":
+        z = components.encode_video(given.media)
+        return patchify_video(z, (1, geometry.patch_size, geometry.patch_size))
+    # Latents end up to 8.3 ms before or after the picture, where the wave ends.
+    lacking = max(0, geometry.num_samples - given.media.shape[1])
+    wave = np.pad(given.media[:, : geometry.num_samples], ((0, 0), (0, lacking)))
+    return audio_to_rows(components.encode_audio(wave))
 
 
 @torch.inference_mode()
@@ -146,6 +165,7 @@ def pack(components: Components, encoded: Encoded, *, output: int = 0, noise: No
         audio_latents=geometry.audio_latents,
         patch_size=config.patch_size,
         isolate=components.config.isolate,
+        locked=locked_latents(prepared.given),
     )
     schedule = schedule_of(components, request)
     table = components.table(partition, schedule, plans_of(layout, schedule))
@@ -181,6 +201,8 @@ def pack(components: Components, encoded: Encoded, *, output: int = 0, noise: No
 
     refined_text = encoded.refined_text(refine)
     video_rows, audio_rows = anchors.assemble(noise.video_rows.to(device), noise.audio_rows.to(device))
+    locks = locks_of(prepared.given, encoded.given_rows, noise, layout, geometry).to(device)
+    locks.begin(video_rows, audio_rows, schedule.step(0))
     return state_of(
         components,
         table,
@@ -192,6 +214,8 @@ def pack(components: Components, encoded: Encoded, *, output: int = 0, noise: No
         layout=layout,
         schedule=schedule,
         anchors=anchors,
+        locks=locks,
+        given=prepared.given,
         refined_text=refined_text,
         video_rows=video_rows,
         audio_rows=audio_rows,
@@ -213,8 +237,15 @@ def decode_audio(components: Components, state: RequestState) -> np.ndarray:
     """The wave, float32 [2, N] in -1..1, as long as the picture to the nearest sample.
 
     Audio latents of 25 ms end up to 8.3 ms before or after the last frame: what is over is cut off, what lacks is
-    silent, so that clips that are joined do not drift.
+    silent, so that clips that are joined do not drift. Of a soundtrack the given samples.
     """
+    given = of_role(state.given, "soundtrack")
+    if given is None:
+        return _made_wave(components, state)
+    return given.media if given.plan.keeps_all else given.join_wave(_made_wave(components, state))
+
+
+def _made_wave(components: Components, state: RequestState) -> np.ndarray:
     latents = require_finite(target_latents(state)[1], "denoise audio")
     components.residency.enter("audio")
     wave = components.audio.decode(latents).numpy()
@@ -223,7 +254,22 @@ def decode_audio(components: Components, state: RequestState) -> np.ndarray:
 
 
 def decode_video(components: Components, state: RequestState) -> Iterator[np.ndarray]:
-    """The frames in order, chunk by chunk, uint8 [f, H, W, 3]."""
+    """The frames in order, chunk by chunk, uint8 [f, H, W, 3]; of footage the given ones."""
+    given = of_role(state.given, "footage")
+    if given is None:
+        yield from _made_frames(components, state)
+        return
+    if given.plan.keeps_all:
+        size = components.limits.clip_frames
+        yield from (given.media[at : at + size] for at in range(0, len(given.media), size))
+        return
+    first = 0
+    for made in _made_frames(components, state):
+        yield given.join_frames(made, first)
+        first += len(made)
+
+
+def _made_frames(components: Components, state: RequestState) -> Iterator[np.ndarray]:
     latents = require_finite(target_latents(state)[0], "denoise video")
     chunks = components.video.decode(latents)
     while True:

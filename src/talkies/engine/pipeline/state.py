@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from talkies.attention.base import Exactness, Trimmed
+from talkies.engine.pipeline.given import Given
 from talkies.h3.geometry import Geometry
 from talkies.h3.layout import Role
 from talkies.h3.packing import PackedLayout
@@ -20,6 +21,7 @@ from talkies.model.modulation import ModulationTable
 from talkies.placement.modulation_feed import ModulationFeed
 from talkies.request import Task, VideoRequest
 from talkies.sampling.anchors import Anchors
+from talkies.sampling.locks import Locks
 from talkies.sampling.schedule import DualSchedule
 from talkies.stepcache import registry as step_caches
 from talkies.stepcache.base import StepCache
@@ -44,6 +46,8 @@ class RequestState:
     table: ModulationTable
     feed: ModulationFeed  # the table's steps on the device, one ahead
     anchors: Anchors
+    locks: Locks = field(default_factory=Locks)  # rows of the target that are given
+    given: tuple[Given, ...] = ()  # the media that they were made from
     step_cache: StepCache
     refined_text: Tensor  # [L, D]
     video_rows: Tensor  # float32 [Nv, C * patch]

@@ -137,7 +137,8 @@ def own_step(components: Denoiser, *states: RequestState, group: StepGroup | Non
 
 
 def advance(states: Sequence[RequestState], velocities: Sequence[tuple[Tensor, Tensor]]) -> None:
-    """Moves each state by its (video, audio) velocities, condition rows included: those are then pinned again.
+    """Moves each state by its (video, audio) velocities, condition and locked rows included: those are then pinned
+    again.
 
     All in a few launches; no state changes before all have been computed.
     """
@@ -147,8 +148,9 @@ def advance(states: Sequence[RequestState], velocities: Sequence[tuple[Tensor, T
         [velocity for pair in velocities for velocity in pair],
         [step for both in steps for step in (both.video, both.audio)],
     )
-    for state, video_rows, audio_rows in zip(states, moved[::2], moved[1::2], strict=True):
+    for state, step, video_rows, audio_rows in zip(states, steps, moved[::2], moved[1::2], strict=True):
         state.anchors.pin(video_rows, audio_rows)
+        state.locks.pin(video_rows, audio_rows, step)
         state.video_rows, state.audio_rows = video_rows, audio_rows
         state.step += 1
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,9 @@ from talkies.engine.pipeline.condition_media import (
     load_keyframe,
     load_reference,
 )
-from talkies.h3.clip_plan import plan, snap_notes
+from talkies.engine.pipeline.given import Given
+from talkies.engine.pipeline.lock_media import given_on, read_locks
+from talkies.h3.clip_plan import plan, plan_notes
 from talkies.h3.geometry import Geometry, Limits
 from talkies.media.prompt_hints import prompt_hints
 from talkies.media.read.limits import ReferenceTotals
@@ -32,13 +34,14 @@ class Prepared:
     request: VideoRequest
     task: Task
     geometry: Geometry
-    inputs: tuple[MediaInput, ...] = ()  # in request order, which is semantic
+    inputs: tuple[MediaInput, ...] = ()  # in request order, which is semantic; without locks
+    given: tuple[Given, ...] = ()  # its locks, which the text encoder never sees
     warnings: tuple[str, ...] = ()
 
     @property
     def conditions_used(self) -> list[dict[str, Any]]:
         """What became of each condition: its size, crop, rate and length, before and after."""
-        return [item.used for item in self.inputs]
+        return [item.used for item in (*self.inputs, *self.given)]
 
     @property
     def presentation(self) -> tuple[Visual, ...]:
@@ -54,9 +57,19 @@ class TaskSpec:
     prepare: Callable[[VideoRequest, Limits, MediaAccess], Prepared]
 
 
+def prepare(request: VideoRequest, limits: Limits, access: MediaAccess) -> Prepared:
+    """Of any task, with its locks. Raises ``InvalidRequest`` for all that the user can get wrong."""
+    request, locks, lock_notes = read_locks(request, limits, access)
+    prepared = TASKS[request.resolved_task].prepare(request, limits, access)
+    if not locks:
+        return prepared
+    given, more = given_on(locks, prepared.geometry, limits)
+    return replace(prepared, given=given, warnings=(*prepared.warnings, *lock_notes, *more))
+
+
 def prepare_t2va(request: VideoRequest, limits: Limits, access: MediaAccess) -> Prepared:
     geometry = plan(request, limits)
-    warnings = (*snap_notes(request, geometry), *prompt_hints(request.prompt, ()))
+    warnings = (*plan_notes(request, geometry, limits), *prompt_hints(request.prompt, ()))
     return Prepared(request=request, task=Task.T2VA, geometry=geometry, warnings=warnings)
 
 
@@ -79,7 +92,7 @@ def prepare_fl2va(request: VideoRequest, limits: Limits, access: MediaAccess) ->
             for i, c in enumerate(request.keyframes)
         ),
         warnings=(
-            *snap_notes(request, geometry),
+            *plan_notes(request, geometry, limits),
             *prompt_hints(request.prompt, [("image", False)] * len(sized), need_roles=False),
         ),
     )
@@ -104,8 +117,8 @@ def prepare_ref2va(request: VideoRequest, limits: Limits, access: MediaAccess) -
     geometry = plan(request, limits)
     totals = ReferenceTotals(limits=access.limits)
     inputs: list[MediaInput] = []
-    warnings = snap_notes(request, geometry)
-    for index, condition in enumerate(request.conditions):
+    warnings = plan_notes(request, geometry, limits)
+    for index, condition in enumerate(request.references):
         item, notes = load_reference(condition, index, geometry, limits, access, totals)
         inputs.append(item)
         warnings += notes

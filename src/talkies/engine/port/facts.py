@@ -78,6 +78,7 @@ class Facts:
 
     def effective(self) -> dict[str, Any]:
         """What the clip's file says of how its request was understood; none of it may differ from run to run."""
+        locks = {used["role"]: used["mode"] for used in self.conditions_used if "mode" in used}
         return {
             "task": self.task,
             "size": self.size,
@@ -86,4 +87,5 @@ class Facts:
             "seconds": round(self.seconds, 6),
             "num_forwards": self.num_forwards,
             "rows": self.rows,
+            **({"locks": locks} if locks else {}),
         }

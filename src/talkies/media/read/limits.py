@@ -127,8 +127,10 @@ def check_video(
     name: str,
     start_time_s: float = 0.0,
     totals: ReferenceTotals | None = None,
+    longer_is_cut: bool = False,
 ) -> MediaInfo:
-    """Returns what the headers say; ``totals`` are those of its request.
+    """Returns what the headers say; ``totals`` are those of its request. ``longer_is_cut``: one that is longer than
+    allowed is read as far as it is.
 
     Raises ``TooLarge`` or ``MediaError`` naming the value and the limit.
     """
@@ -164,7 +166,8 @@ def check_video(
     _check_start(video.duration_s, start_time_s, limits, name)
     # Cut to 15 s, 29.97 fps keep 450 frames, of which the last one ends at 15.015 s: what is over is not read.
     frame_s = 1 / video.fps if video.fps else 0.0
-    _check_seconds(video.duration_s - start_time_s, limits, name, longer_is_cut=start_time_s > 0, tail_s=frame_s)
+    is_cut = longer_is_cut or start_time_s > 0
+    _check_seconds(video.duration_s - start_time_s, limits, name, longer_is_cut=is_cut, tail_s=frame_s)
     if totals is not None:
         totals.add_pixels(video.width, video.height, name)
         totals.add("video", video.duration_s - start_time_s, name)
@@ -172,7 +175,12 @@ def check_video(
 
 
 def check_audio(
-    source: str | os.PathLike[str] | bytes, limits: MediaLimits, *, name: str, totals: ReferenceTotals | None = None
+    source: str | os.PathLike[str] | bytes,
+    limits: MediaLimits,
+    *,
+    name: str,
+    totals: ReferenceTotals | None = None,
+    longer_is_cut: bool = False,
 ) -> MediaInfo:
     """As :func:`check_video`; the sound is decoded, so that damage and a lost end are found."""
     _check_bytes(source, limits.audio_max_bytes, name)
@@ -185,7 +193,7 @@ def check_audio(
     if limits.audio_containers and not set(info.format.split(",")) & set(limits.audio_containers):
         words = " or ".join(c.upper() for c in limits.audio_containers)
         raise MediaError(f"{name} must be {words}, got {info.format.split(',')[0]}", hint="convert it", param=name)
-    _check_seconds(info.audio.duration_s, limits, name)
+    _check_seconds(info.audio.duration_s, limits, name, longer_is_cut=longer_is_cut)
     with open_media(source, name) as (container, label):
         decode_native(container, label, max_seconds=limits.max_seconds + limits.slack_s)
     if totals is not None:

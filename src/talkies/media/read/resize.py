@@ -66,25 +66,34 @@ def fit_image(image: np.ndarray, *, width: int, height: int, fit: str) -> np.nda
     source_height, source_width = image.shape[:2]
     if (source_width, source_height) == (width, height):
         return image
+    scaled = lanczos(image, *scaled_size(source_width, source_height, canvas=(width, height), fit=fit))
+    return on_canvas(scaled, width=width, height=height)
+
+
+def scaled_size(width: int, height: int, *, canvas: tuple[int, int], fit: str) -> tuple[int, int]:
+    """(width, height) that a picture is scaled to before :func:`on_canvas`; raises ``InvalidRequest`` for no mode."""
     if fit == "stretch":
-        return lanczos(image, width, height)
-    if fit in ("crop", "adapt"):
-        scale = max(width / source_width, height / source_height)
-        covering_width = max(width, round(source_width * scale))
-        covering_height = max(height, round(source_height * scale))
-        left, top = (covering_width - width) // 2, (covering_height - height) // 2
-        covering = lanczos(image, covering_width, covering_height)
-        return np.ascontiguousarray(covering[top : top + height, left : left + width])
-    if fit == "pad":
-        scale = min(width / source_width, height / source_height)
-        inner_width = min(width, max(1, round(source_width * scale)))
-        inner_height = min(height, max(1, round(source_height * scale)))
-        left, top = (width - inner_width) // 2, (height - inner_height) // 2
-        canvas = np.empty((height, width, 3), np.uint8)
-        canvas[:] = PAD_RGB
-        canvas[top : top + inner_height, left : left + inner_width] = lanczos(image, inner_width, inner_height)
         return canvas
+    if fit in ("crop", "adapt"):
+        scale = max(canvas[0] / width, canvas[1] / height)
+        return max(canvas[0], round(width * scale)), max(canvas[1], round(height * scale))
+    if fit == "pad":
+        scale = min(canvas[0] / width, canvas[1] / height)
+        return min(canvas[0], max(1, round(width * scale))), min(canvas[1], max(1, round(height * scale)))
     raise InvalidRequest(f"fit={fit!r} is not known", hint=f"use one of {', '.join(FITS)}", param="fit")
+
+
+def on_canvas(image: np.ndarray, *, width: int, height: int) -> np.ndarray:
+    """The middle of a picture that covers the canvas, or one that fits inside between black bars."""
+    inner_height, inner_width = image.shape[:2]
+    if inner_width >= width and inner_height >= height:
+        left, top = (inner_width - width) // 2, (inner_height - height) // 2
+        return np.ascontiguousarray(image[top : top + height, left : left + width])
+    left, top = (width - inner_width) // 2, (height - inner_height) // 2
+    canvas = np.empty((height, width, 3), np.uint8)
+    canvas[:] = PAD_RGB
+    canvas[top : top + inner_height, left : left + inner_width] = image
+    return canvas
 
 
 def resize_reference_image(image: np.ndarray, limits: Limits, *, name: str = "image") -> np.ndarray:

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
 import av
 import numpy as np
@@ -41,6 +42,14 @@ class VideoClip:
     audio: np.ndarray | None
     sample_rate_hz: int
     notes: tuple[str, ...] = ()
+
+
+class Decoded(NamedTuple):
+    """What was found to be there: frames at the wanted rate, and their upright size in square pixels."""
+
+    num_frames: int
+    width: int
+    height: int
 
 
 def read_video(
@@ -83,14 +92,26 @@ def check_decodes(
     fps: int = 24,
     max_seconds: float,
     start_time_s: float = 0.0,
+    with_audio: bool = True,
     name: str | None = None,
-) -> None:
+) -> Decoded:
     """Decodes what :func:`read_video` would read, picture and sound, and keeps nothing: raises what that would raise.
 
     The pixels of the first picture alone are converted.
     """
-    picture = _read_picture(source, name, _FirstPixels, fps=fps, max_seconds=max_seconds, start_s=start_time_s)
-    _decode_sound(source, name, picture, seconds=len(picture.frames) / fps, start_s=start_time_s)
+    shown: dict[str, int] = {}
+
+    def size_of(width: int, height: int) -> tuple[int, int]:
+        shown.update(width=width, height=height)
+        return width, height
+
+    def first_pixels(stream: av.VideoStream, label: str, notes: list[str]) -> _Pixels:
+        return _FirstPixels(stream, label, notes, size_of)
+
+    picture = _read_picture(source, name, first_pixels, fps=fps, max_seconds=max_seconds, start_s=start_time_s)
+    if with_audio:
+        _decode_sound(source, name, picture, seconds=len(picture.frames) / fps, start_s=start_time_s)
+    return Decoded(len(picture.frames), **shown)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -49,6 +49,13 @@ TOP_LEVEL: dict[str, str] = {
     "video_reference": "reference",
     "audio_reference": "reference",
     "reference_url": "reference",
+    "soundtrack": "reference",
+    "footage": "reference",
+    "soundtrack_start_time_seconds": "number",
+    "soundtrack_end_time_seconds": "number",
+    "footage_start_time_seconds": "number",
+    "footage_end_time_seconds": "number",
+    "audio_mode": "text",
     "record_inputs": "boolean",
     "priority": "integer",
     "webhook_url": "text",
@@ -93,7 +100,6 @@ REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
     "control_type": ((), "the model takes no control video"),
     "output_path": ((), "results are fetched from /v1/videos/{id}/content"),
     "perf_dump_path": ((), "stage times are in the job's stage_durations"),
-    "audio_mode": (("native",), "a driving sound track cannot be locked yet"),
     "long_video": ((False,), "clips over the model's length are not made"),
     "long_video_mode": ((), "clips over the model's length are not made"),
     "continuation_window_frames": ((), "clips over the model's length are not made"),
@@ -105,10 +111,10 @@ REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
     "rollout_sde_type": (("sde",), "the sampler is deterministic"),
     "video_path": ((), "a request cannot name a server path"),
     **{f"{kind}_url": ((), "a reference says what it is for") for kind in ("image", "video", "audio")},
-    "source_video": ((), "latent editing is not available"),
-    "source_audio": ((), "latent editing is not available"),
-    "video_noise_mask": ((), "latent editing is not available"),
-    "audio_noise_mask": ((), "latent editing is not available"),
+    "source_video": ((), "what is kept of a video is said in seconds"),
+    "source_audio": ((), "what is kept of a sound is said in seconds"),
+    "video_noise_mask": ((), "a part is made anew from one time to another, in the whole picture"),
+    "audio_noise_mask": ((), "a part is made anew from one time to another"),
     "diffusers_kwargs": ((), "use the documented fields"),
 }
 
@@ -120,6 +126,10 @@ WAYS_OUT: dict[str, str] = {
         for kind in ("image", "video", "audio")
     },
     "lora": "leave it out, or serve weights that have it merged",
+    "source_video": "give it as footage",
+    "source_audio": "give it as soundtrack",
+    "video_noise_mask": "use footage_start_time_seconds and footage_end_time_seconds",
+    "audio_noise_mask": "use soundtrack_start_time_seconds and soundtrack_end_time_seconds",
 }
 
 # Names inside extra_params that stand for a top-level field. They win over it, as they do in vLLM-Omni.
@@ -145,6 +155,7 @@ EXTRA_PARAMS: dict[str, str] = {
     "fit": "fit",
     "audio": "audio",
     "record_inputs": "record_inputs",
+    "audio_mode": "audio_mode",
 }
 
 TARGET: dict[str, str] = {
@@ -165,6 +176,7 @@ CONDITION: dict[str, str] = {
     "role": "text",
     "frame_index": "integer",
     "start_time_seconds": "number",
+    "end_time_seconds": "number",
 }
 
 

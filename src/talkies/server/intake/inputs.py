@@ -17,8 +17,9 @@ from typing import IO, TYPE_CHECKING
 from talkies.errors import MediaError, TooLarge
 from talkies.h3.clip_plan import plan
 from talkies.h3.geometry import Geometry, Limits
-from talkies.request import Kind, Task, VideoRequest
+from talkies.request import KEYFRAME_ROLES, Kind, Task, VideoRequest
 from talkies.server.config import ServerConfig
+from talkies.server.intake.locks import check_locks
 from talkies.server.intake.references import Source, blamed_on
 from talkies.server.intake.schema import Draft
 
@@ -59,7 +60,7 @@ def materialize(draft: Draft, *, folder: Path, config: ServerConfig, limits: Lim
         paths.append(path)
     aspect, kinds = _check_all(draft.sources, paths, limits, read_s=geometry.duration_s)
     conditions = tuple(replace(c, uri=str(p)) for c, p in zip(draft.request.conditions, paths, strict=True))
-    request = draft.request.replace(conditions=conditions)
+    request = check_locks(draft.request.replace(conditions=conditions), draft.sources, limits)
     geometry = plan(request, limits, auto_aspect=aspect if request.resolved_task is Task.FL2VA else None)
     return Checked(request=request, geometry=geometry, digests=tuple(digests), hints=_hints(request, kinds))
 
@@ -71,8 +72,12 @@ def _hints(request: VideoRequest, kinds: list[tuple[Kind, bool]]) -> tuple[str, 
 
 
 def _labels(sources: tuple[Source, ...]) -> list[str]:
-    """``image 1``, ``video 1``, ``image 2``: counted per kind, as the model's own labels are."""
-    return [f"{s.kind} {sum(o.kind == s.kind for o in sources[: i + 1])}" for i, s in enumerate(sources)]
+    """``image 1``, ``video 1``, ``image 2``: counted per kind, as the model's own labels are; a lock by its role."""
+
+    def number(i: int, kind: Kind) -> int:
+        return sum(o.kind == kind and not o.is_lock for o in sources[: i + 1])
+
+    return [s.role if s.is_lock else f"{s.kind} {number(i, s.kind)}" for i, s in enumerate(sources)]
 
 
 def _check_all(
@@ -91,15 +96,17 @@ def _check_all(
     kinds = []
     for source, path, label in zip(sources, paths, labels, strict=True):
         with blamed_on(source):
-            kinds.append((source.kind, _check_headers(source, path, label, rules, totals, limits)))
+            has_sound = _check_headers(source, path, label, rules, totals, limits)
+        if not source.is_lock:
+            kinds.append((source.kind, has_sound))
     aspect: float | None = None
     for source, path, label in zip(sources, paths, labels, strict=True):
         with blamed_on(source):
             if source.kind == "image":
                 height, width = read_image(path, name=label).shape[:2]  # decoded: damage is found now
-                if source.role != "reference" and aspect is None:
+                if source.role in KEYFRAME_ROLES and aspect is None:
                     aspect = width / height
-            elif source.kind == "video":
+            elif source.kind == "video" and not source.is_lock:
                 # A header can promise frames that the file does not have, and damage lies anywhere.
                 start_s = source.start_time_s
                 check_decodes(path, fps=limits.fps, max_seconds=read_s, start_time_s=start_s, name=label)
@@ -115,6 +122,9 @@ def _check_headers(
     if source.kind == "image":
         media.check_image(path, rules, name=label, totals=totals)
         return False
+    if source.is_lock:  # what is longer than the clip is left out of it
+        check = media.check_audio if source.kind == "audio" else media.check_video
+        return check(path, rules, name=label, longer_is_cut=True).audio is not None
     if source.kind == "audio":
         media.check_audio(path, rules, name=label, totals=totals)
         return True

@@ -12,7 +12,7 @@ from starlette.datastructures import UploadFile
 from talkies.errors import InvalidRequest
 from talkies.files.paths import own_name
 from talkies.media.reference_kinds import kind_of_file, kind_of_head, kind_of_uri
-from talkies.request import Kind, Role, Task
+from talkies.request import KEYFRAME_ROLES, LOCK_KINDS, Kind, Role, Task
 from talkies.server.intake import fields
 from talkies.server.intake.body import Body
 from talkies.server.intake.coerce import coerce, kind_of, parse_json, shown
@@ -26,17 +26,25 @@ URL_KEYS: dict[str, Kind] = {"image_url": "image", "video_url": "video", "audio_
 class Source:
     """One picture, video or sound as the client named it: an upload, or a URI.
 
-    ``field`` is what errors point at, ``start_field`` those about its start; ``name`` is what its owner calls it."""
+    ``field`` is what errors point at, ``start_field`` and ``end_field`` those about its times; ``name`` is what its
+    owner calls it."""
 
     kind: Kind
     field: str
     start_field: str = "start_time_seconds"
+    end_field: str = "end_time_seconds"
     name: str = ""
     upload: UploadFile | None = None
     uri: str = ""
     role: Role = "reference"
     start_time_s: float = 0.0
+    end_time_s: float | None = None
     require_sound: bool = False
+
+    @property
+    def is_lock(self) -> bool:
+        """Whether it becomes a part of the clip itself."""
+        return self.role in LOCK_KINDS
 
 
 @contextmanager
@@ -47,6 +55,8 @@ def blamed_on(source: Source) -> Iterator[None]:
     except InvalidRequest as error:
         if error.param == "start_time_seconds":
             error.param = source.start_field
+        elif error.param == "end_time_seconds":
+            error.param = source.end_field
         elif error.param == "conditions.role" and source.field.startswith("conditions["):
             error.param = f"{source.field}.role"
         else:
@@ -57,10 +67,11 @@ def blamed_on(source: Source) -> Iterator[None]:
 def collect(body: Body) -> list[Source]:
     """Raises ``InvalidRequest`` for fields that exclude each other and for shapes that name no file."""
     values = body.values
+    locks = _locks(body)
     given = [name for name in (*JSON_FIELDS, *ANY_FIELDS) if _present(values.get(name))]
     if _present(values.get("conditions")):
-        if given:
-            raise _excludes("conditions", given[0])
+        if given or locks:
+            raise _excludes("conditions", given[0] if given else locks[0].field)
         conditions = coerce("conditions", "list", values["conditions"], form=body.form)
         return [_condition(i, c, body.form) for i, c in enumerate(conditions)]
     for name in ANY_FIELDS:
@@ -80,7 +91,25 @@ def collect(body: Body) -> list[Source]:
     for name, kind in JSON_FIELDS.items():
         if name in given:
             sources += [_url_object(name, item, kind) for item in _items(name, values[name])]
-    return sources
+    return sources + locks
+
+
+def lock_sound(sources: list[Source], audio_mode: str | None, *, field: str) -> list[Source]:
+    """vLLM-Omni's ``audio_mode``: with ``lock_source`` the one sound given is the clip's own."""
+    if audio_mode in (None, "native"):
+        return sources
+    if audio_mode != "lock_source":
+        raise InvalidRequest(
+            f"{field}={shown(audio_mode)} is unknown", hint="use native or lock_source", param="audio_mode"
+        )
+    sounds = [s for s in sources if s.kind == "audio" and not s.is_lock]
+    if len(sounds) != 1 or any(s.role == "soundtrack" for s in sources):
+        raise InvalidRequest(
+            f"{field}=lock_source needs one sound that becomes the clip's own, got {len(sounds)}",
+            hint="give one audio_reference, or say soundtrack",
+            param="audio_mode",
+        )
+    return [replace(s, role="soundtrack") if s is sounds[0] else s for s in sources]
 
 
 def assign_roles(sources: list[Source], task: Task, frame_indices: list[int] | None, *, explicit: bool) -> list[Source]:
@@ -119,7 +148,7 @@ def assign_start_times(
     """One start per reference video, in order. ``field`` is where the client wrote them."""
     if times is None:
         return sources
-    videos = [s for s in sources if s.kind == "video"]
+    videos = [s for s in sources if s.kind == "video" and not s.is_lock]
     listed = times if isinstance(times, list) else [times]
     if len(listed) != len(videos):
         raise InvalidRequest(
@@ -128,7 +157,47 @@ def assign_start_times(
             param="start_time_seconds",
         )
     starts = iter(listed)
-    return [replace(s, start_time_s=next(starts), start_field=field) if s.kind == "video" else s for s in sources]
+    return [replace(s, start_time_s=next(starts), start_field=field) if s in videos else s for s in sources]
+
+
+def _locks(body: Body) -> list[Source]:
+    """The fields ``soundtrack`` and ``footage``, each a file or a URL, with the part that is made anew."""
+    sources: list[Source] = []
+    for role, kind in LOCK_KINDS.items():
+        value = body.values.get(role)
+        names = {end: f"{role}_{end}_time_seconds" for end in ("start", "end")}
+        times = {
+            end: coerce(name, "number", body.values[name], form=body.form)
+            for end, name in names.items()
+            if _present(body.values.get(name))
+        }
+        if not _present(value):
+            if times:
+                raise InvalidRequest(
+                    f"{names[next(iter(times))]} is a time in the {role}, and there is none",
+                    hint=f"give the file as {role}",
+                    param=names[next(iter(times))],
+                )
+            continue
+        items = _items(role, value)
+        if len(items) != 1:
+            raise InvalidRequest(f"{role} takes one file, got {len(items)}", hint="give one", param=role)
+        item = items[0]
+        if isinstance(item, UploadFile):
+            source = Source(kind=kind, field=role, upload=item, name=own_name(item.filename or ""))
+        else:
+            source = _url_object(role, item, kind)
+        sources.append(
+            replace(
+                source,
+                role=role,
+                start_field=names["start"],
+                end_field=names["end"],
+                start_time_s=times.get("start", 0.0),
+                end_time_s=times.get("end"),
+            )
+        )
+    return sources
 
 
 def _present(value: Any) -> bool:
@@ -207,21 +276,27 @@ def _condition(index: int, item: Any, form: bool) -> Source:
     wanted = value.get("role", "keyframe" if "frame_index" in value else "reference")
     if wanted == "keyframe":
         role = _role_of_index(value.get("frame_index", 0), f"{where}.frame_index")
+    elif wanted in LOCK_KINDS:
+        role = wanted
     elif wanted != "reference":
         raise InvalidRequest(
-            f"{where}.role={shown(wanted)} is unknown", hint="use keyframe or reference", param=f"{where}.role"
+            f"{where}.role={shown(wanted)} is unknown",
+            hint="use keyframe or reference, soundtrack or footage",
+            param=f"{where}.role",
         )
-    elif "frame_index" in value:
+    if "frame_index" in value and role not in KEYFRAME_ROLES:
         name = f"{where}.frame_index"
-        raise InvalidRequest(f"{where}: a reference has no frame_index", hint="use role keyframe", param=name)
+        raise InvalidRequest(f"{where}: a {role} has no frame_index", hint="use role keyframe", param=name)
     return Source(
         kind=kinds[value["type"]],
         field=where,
         start_field=f"{where}.start_time_seconds",
+        end_field=f"{where}.end_time_seconds",
         uri=value["uri"],
         name=own_name(value["uri"]),
         role=role,
         start_time_s=value.get("start_time_seconds", 0.0),
+        end_time_s=value.get("end_time_seconds"),
         require_sound=value["type"] == "video_audio",
     )
 

@@ -190,6 +190,8 @@ class _Reader:
 
     def _task_and_sources(self) -> tuple[Task | None, list[Source]]:
         sources = references.collect(self.body)
+        mode_field = self.names.get("audio_mode", "audio_mode")
+        sources = references.lock_sound(sources, self.flat.get("audio_mode"), field=mode_field)
         task: Task | None = None
         if "task" in self.flat:
             try:
@@ -209,6 +211,7 @@ class _Reader:
         return (task if task is not None or not sources else resolved), sources
 
     def _infer(self, sources: list[Source], explicit: bool) -> Task:
+        sources = [s for s in sources if not s.is_lock]  # they go with any task
         if not sources:
             return Task.T2VA
         only_images = all(s.kind == "image" for s in sources)
@@ -269,6 +272,7 @@ def placeholder(index: int, source: Source) -> Condition:
             uri=f"source:{index}",
             role=source.role,
             start_time_s=source.start_time_s,
+            end_time_s=source.end_time_s,
             require_sound=source.require_sound,
             name=source.name,
         )

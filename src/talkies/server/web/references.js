@@ -1,21 +1,21 @@
 // Pictures, videos and sounds that the clip follows: thumbnails, roles, order, and their names in the prompt.
 
 import { $, announce, button, element } from "./dom.js";
+import { isLock, keptWords, LOCKS, LOCK_WORDS, windowInputs } from "./locks.js";
 import { taskOf } from "./request.js";
 import { TASKS, taskWords } from "./words.js";
 
-const ROLES = { first: "First frame", last: "Last frame", reference: "Reference" };
+const ROLES = { first: "First frame", last: "Last frame", reference: "Reference", ...LOCK_WORDS };
 const LABELS = { image: "Picture", video: "Video", audio: "Audio" };
 const SUFFIXES = { heic: "image", avif: "image", mkv: "video", mov: "video", flac: "audio", opus: "audio" };
-let items = []; // {name, file, kind, role, url}
+let items = []; // {name, file, kind, role, url}, and of what is kept {from, to}
 let tasks = Object.keys(TASKS);
 let chosenByHand = false;
 
-export const references = () => items.map(({ name, file, kind, role }) => ({ name, file, kind, role }));
+export const references = () => items.map(({ url, ...reference }) => reference);
 
 export function allowTasks(names) {
   tasks = names;
-  $("drop").hidden = !tasks.includes("fl2va") && !tasks.includes("ref2va");
   render();
 }
 
@@ -40,15 +40,18 @@ function kindOf(file) {
   return kind in LABELS ? kind : SUFFIXES[file.name.split(".").pop().toLowerCase()] || "video";
 }
 
-const canBeFrames = () => tasks.includes("fl2va") && items.length <= 2 && items.every((each) => each.kind === "image");
+const followed = () => items.filter((each) => !isLock(each));
+const canBeFrames = () =>
+  tasks.includes("fl2va") && followed().length <= 2 && followed().every((each) => each.kind === "image");
 
 // One or two pictures are most often frames; anything else can only be references. Who chose keeps the choice.
 function assign() {
   const keep = chosenByHand && items.some((each) => each.role === "reference");
   const frames = canBeFrames() && !(keep && tasks.includes("ref2va"));
-  if (!frames) items.forEach((each) => (each.role = "reference"));
-  else if (items.length === 1) items[0].role = chosenByHand && items[0].role === "last" ? "last" : "first";
-  else items.forEach((each, i) => (each.role = i ? "last" : "first"));
+  const others = followed();
+  if (!frames) others.forEach((each) => (each.role = "reference"));
+  else if (others.length === 1) others[0].role = chosenByHand && others[0].role === "last" ? "last" : "first";
+  else others.forEach((each, i) => (each.role = i ? "last" : "first"));
   render();
 }
 
@@ -59,9 +62,17 @@ export function mark(bad) {
 }
 
 function choose(each, role) {
+  if (role in LOCK_WORDS) {
+    // One of each: another one of the role goes back to being followed.
+    items.forEach((one) => (one.role = one === each ? role : one.role === role ? "reference" : one.role));
+    assign();
+    return;
+  }
   chosenByHand = true;
-  if (role === "reference") items.forEach((one) => (one.role = "reference"));
-  else items.forEach((one) => (one.role = one === each ? role : role === "first" ? "last" : "first"));
+  const others = followed().filter((one) => one !== each);
+  each.role = role;
+  if (role === "reference") others.forEach((one) => (one.role = "reference"));
+  else others.forEach((one) => (one.role = role === "first" ? "last" : "first"));
   render();
 }
 
@@ -92,15 +103,20 @@ function focusOn(index, selector) {
 // tell whether a video has one: a sound after a video has no name that is sure.
 function labelOf(index) {
   const { kind } = items[index];
-  const before = items.slice(0, index);
+  const before = items.slice(0, index).filter((each) => !isLock(each));
   if (kind === "audio" && before.some((each) => each.kind === "video")) return null;
   return `<${LABELS[kind]} ${1 + before.filter((each) => each.kind === kind).length}>`;
 }
 
 function render() {
   $("references").replaceChildren(...items.map(card));
+  sayTask();
+}
+
+function sayTask() {
   const task = taskOf(items);
-  $("task").textContent = items.length ? `${taskWords(task, items.map((each) => each.role))}.` : "";
+  const words = [taskWords(task, followed().map((each) => each.role)), ...keptWords(items)];
+  $("task").textContent = items.length ? `${words.join(", ")}.` : "";
   if (items.length && !tasks.includes(task)) {
     const can = tasks.map((name) => TASKS[name].toLowerCase()).join(", ");
     $("task").textContent = `“${TASKS[task]}” is not loaded on this server, only: ${can}.`;
@@ -124,7 +140,14 @@ function card(each, index) {
     "li",
     { draggable: items.length > 1 },
     thumbnail(each),
-    element("div", { className: "what" }, element("p", { className: "name", textContent: each.name }), role(each), chip),
+    element(
+      "div",
+      { className: "what" },
+      element("p", { className: "name", textContent: each.name }),
+      role(each),
+      ...(isLock(each) ? [windowInputs(each, sayTask)] : []),
+      chip,
+    ),
     element("div", { className: "side" }, order, away),
   );
   node.ondragstart = (event) => event.dataTransfer.setData("application/x-reference", String(index));
@@ -136,8 +159,9 @@ function card(each, index) {
 }
 
 function role(each) {
-  if (!canBeFrames()) return element("p", { className: "quiet", textContent: ROLES[each.role] });
-  const names = tasks.includes("ref2va") ? Object.keys(ROLES) : ["first", "last"];
+  const names = each.kind === "image" ? (canBeFrames() ? ["first", "last"] : []) : [LOCKS[each.kind]];
+  if (names.length === 0) return element("p", { className: "quiet", textContent: ROLES[each.role] });
+  if (tasks.includes("ref2va") || each.kind !== "image") names.push("reference");
   const select = element("select", { "aria-label": `Role of ${each.name}` });
   select.append(...names.map((name) => new Option(ROLES[name], name, false, name === each.role)));
   select.onchange = () => {

@@ -1,25 +1,32 @@
 // One request of the page: {fields: {name: text}, references: [{name, kind, role, file}]} -> a form, curl, Python.
 
+import { isLock, lockFields } from "./locks.js";
+
+// What is kept goes with any task.
 export function taskOf(references) {
-  if (!references.length) return "t2va";
-  return references.some((reference) => reference.role !== "reference") ? "fl2va" : "ref2va";
+  const followed = references.filter((reference) => !isLock(reference));
+  if (!followed.length) return "t2va";
+  return followed.some((reference) => reference.role !== "reference") ? "fl2va" : "ref2va";
 }
 
-// References in the order in which they are sent: the first frame before the last.
+// References in the order in which they are sent: the first frame before the last, and last of all what is kept.
 export function sent(request) {
-  const { references } = request;
-  if (taskOf(references) !== "fl2va") return references;
-  return [...references].sort((a, b) => (a.role === b.role ? 0 : a.role === "first" ? -1 : 1));
+  const place = ({ role }) => (role === "last" ? 1 : isLock({ role }) ? 2 : 0);
+  return [...request.references].sort((a, b) => place(a) - place(b));
 }
+
+const fieldOf = (reference) => (isLock(reference) ? reference.role : "input_references");
 
 // All text fields, with what the references make of the request.
 function plain(request) {
   const fields = Object.entries(request.fields).filter(([, value]) => value !== "");
+  fields.push(...lockFields(request.references));
   const task = taskOf(request.references);
   if (task === "t2va") return fields;
   fields.push(["task", task]);
   if (task === "fl2va") {
-    const places = sent(request).map((reference) => (reference.role === "first" ? 0 : -1));
+    const frames = sent(request).filter((reference) => !isLock(reference));
+    const places = frames.map((reference) => (reference.role === "first" ? 0 : -1));
     fields.push(["frame_indices", JSON.stringify(places)]);
   }
   return fields;
@@ -32,7 +39,7 @@ export function toForm(request) {
     if (name === "prompt") form.append("extra_body", JSON.stringify({ prompt: value }));
     else form.append(name, value);
   }
-  for (const { file, name } of sent(request)) form.append("input_references", file, name);
+  for (const each of sent(request)) form.append(fieldOf(each), each.file, each.name);
   return form;
 }
 
@@ -51,13 +58,13 @@ export function ofJob(job) {
 const shell = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 
 // A file name inside -F has a quoting of its own within the shell's.
-const filePart = (name) => `input_references=@"${name.replace(/["\\]/g, "\\$&")}"`;
+const filePart = (each) => `${fieldOf(each)}=@"${each.name.replace(/["\\]/g, "\\$&")}"`;
 
 export function toCurl(request, url, withKey) {
   const lines = [`curl -sS ${shell(url)}`];
   if (withKey) lines.push(`-H "Authorization: Bearer $TALKIES_API_KEY"`);
   for (const [name, value] of plain(request)) lines.push(`--form-string ${shell(`${name}=${value}`)}`);
-  for (const { name } of sent(request)) lines.push(`-F ${shell(filePart(name))}`);
+  for (const each of sent(request)) lines.push(`-F ${shell(filePart(each))}`);
   return lines.join(" \\\n  ");
 }
 
@@ -67,7 +74,7 @@ const python = (text) => JSON.stringify(text);
 export function toPython(request, url, withKey) {
   const fields = plain(request).map(([name, value]) => `    ${python(name)}: (None, ${python(value)}),`);
   const files = sent(request).map(
-    ({ name }) => `parts.append(("input_references", (${python(name)}, open(${python(name)}, "rb"))))`,
+    (each) => `parts.append((${python(fieldOf(each))}, (${python(each.name)}, open(${python(each.name)}, "rb"))))`,
   );
   const headers = withKey ? `headers={"Authorization": "Bearer " + os.environ["TALKIES_API_KEY"]}, ` : "";
   return [

@@ -1,5 +1,7 @@
 // What the server says, in the words of the page.
 
+import { isLock } from "./locks.js";
+
 export const TASKS = {
   t2va: "Text to clip",
   fl2va: "From first or last frame",
@@ -56,6 +58,8 @@ const FIELDS = {
   input_reference: ["References", "files"],
   conditions: ["References", "files"],
   frame_indices: ["References", "files"],
+  soundtrack: ["The sound to keep", "files"],
+  footage: ["The picture to keep", "files"],
   task: ["References", "files"],
 };
 
@@ -136,12 +140,13 @@ export function complaint(error, references = []) {
   const [label, field] = FIELDS[name] || ["", null];
   const range = error.message.match(/^[\w.]+=(\S+?),? (?:is )?outside (-?[\d.]+?)\.\.(-?[\d.]+)/);
   if (range && label) return { text: `${label} must be ${range[2]} to ${range[3]}; you wrote ${range[1]}.`, field };
-  const bad = [];
+  const bad = references.filter((each) => isLock(each) && error.param && error.param.startsWith(each.role));
   const plain = error.message
     .replace(/^[\w.]+=[^\s:]+: /, "") // num_frames=158: this clip needs ..
     .replace(/^[\w.]+=('?)([^'\s,]+)\1/, (found, _, value) => (label ? `${label} “${value}”` : found));
   const text = plain.replace(/\b(image|video|audio) (\d+)\b/g, (found, kind, number) => {
-    const named = references.filter((reference) => reference.kind === kind)[number - 1];
+    const followed = references.filter((each) => !isLock(each) && each.kind === kind);
+    const named = followed[number - 1];
     if (named) bad.push(named);
     return named ? `“${named.name}”` : found;
   });
