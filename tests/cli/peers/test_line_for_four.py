@@ -17,6 +17,7 @@ LINE = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_the_line_for_four_gpus_serves_every_task(tmp_path: Path) -> None:
     Image.new("RGB", (224, 128), "teal").save(tmp_path / "p.png")

@@ -57,7 +57,7 @@ def _compares(rank, world, port, results):
 
 
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_ranks_that_share_rows_equal_one_rank(world):
     results = run(_compares, world)
     assert set(results) == set(range(world))
