@@ -92,3 +92,13 @@ def test_create_without_the_package_says_how_to_get_it():
 def test_resolve_on_a_cpu():
     assert resolve("auto", torch.device("cpu"), torch.float32) == "sdpa"
     assert create("sdpa").name == "sdpa"
+
+
+@pytest.mark.parametrize(
+    ("name", "least"), [("cudnn", (8, 0)), ("sage", (8, 0)), ("fa3", (9, 0)), ("fa3-fp8", (9, 0)), ("fa4", (9, 0))]
+)
+def test_the_oldest_card_of_a_backend(name, least):
+    below = (least[0] - 1, 9)
+    lacks = ATTENTION[name].lacks
+    assert lacks(Machine(capability=least, dtype=torch.bfloat16)) is None
+    assert f"capability {least[0]}.{least[1]}" in lacks(Machine(capability=below, dtype=torch.bfloat16))

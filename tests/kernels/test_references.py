@@ -40,3 +40,9 @@ def test_values_become_e4m3_from_float32(dtype):
     assert torch.equal(rows.scale, exact.scale)
     assert rows.data.dtype is E4M3
     assert (rows.dtype, exact.dtype) == (dtype, torch.float32)
+
+
+def test_heads_are_quantised_to_rows_however_they_lay():
+    apart = torch.randn(4, 33, 16).transpose(0, 1)  # [S, N, H] of a projection with heads apart
+    assert not apart.is_contiguous()
+    assert quantize_heads(apart, torch.ones(1, 4), None, None).is_contiguous()

@@ -53,3 +53,9 @@ def test_groups_that_do_not_divide_the_heads_are_refused():
 def test_as_many_rows_as_a_chunk_may_have_are_one_chunk(at_most):
     assert list(chunks_of(at_most, at_most)) == [(0, at_most)]
     assert len(list(chunks_of(at_most + 1, at_most))) == 2
+
+
+def test_chunks_are_whole_tiles_but_the_last():
+    assert list(chunks_of(1000, 512)) == [(0, 512), (512, 1000)]
+    assert list(chunks_of(1000, 400)) == [(0, 384), (384, 768), (768, 1000)]
+    assert list(chunks_of(130, 64)) == [(0, 43), (43, 86), (86, 130)]  # two rows would be left: equal parts instead

@@ -13,7 +13,7 @@ from talkies.h3 import dit_keys as keys
 from talkies.h3.dit_keys import Layout
 from talkies.h3.timesteps import step_plan
 from talkies.model.modulation import build_table
-from talkies.model.weights import DiTReader
+from talkies.model.weights import DiTReader, read_config
 from tests.dit_files import convert_dit, load_dit
 from tests.model.tiny import CONFIG, tiny_dit, tiny_layout, tiny_rows
 
@@ -205,3 +205,10 @@ def test_tensors_are_aligned_wherever_they_lie_in_the_file(metadata, tmp_path):
     save_file(_tensors(), tmp_path / "diffusion_pytorch_model.safetensors", metadata=metadata)
     reader = DiTReader(tmp_path)
     assert all(reader.tensor(name).data_ptr() % 64 == 0 for name in reader.specs)
+
+
+@pytest.mark.parametrize("text", ["[]", '"a config"', "3"])
+def test_a_config_that_is_no_object_is_refused(text, tmp_path):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(CheckpointError, match="does not hold a JSON object"):
+        read_config(tmp_path)

@@ -145,7 +145,7 @@ class _Finder(ast.NodeVisitor):
 
     def _body(self, body: list[ast.stmt]) -> None:
         for first, second in pairwise(body):
-            if _movable(first) and _movable(second):
+            if _movable(first) and _movable(second) and not _both_set_attributes(first, second):
                 (a, b), (c, d) = self._span(first), self._span(second)
                 swapped = self._source[c:d] + self._source[b:c] + self._source[a:b]
                 self._add("order", (a, d), swapped)
@@ -165,8 +165,7 @@ class _Finder(ast.NodeVisitor):
             name = _called(call)
             if name in WAITS:
                 self._add("wait", self._span(node), "pass")
-            owner = call.func.value if isinstance(call.func, ast.Attribute) else None
-            if isinstance(owner, ast.Name) and owner.id in ("log", "logging", "warnings"):
+            if _is_log(call):
                 return
         self.generic_visit(node)
 
@@ -230,10 +229,23 @@ def _called(node: ast.Call) -> str:
 def _movable(node: ast.stmt) -> bool:
     """Statements whose order somebody chose: calls, and assignments to what others see."""
     if isinstance(node, ast.Expr):
-        return isinstance(node.value, ast.Call)
+        return isinstance(node.value, ast.Call) and not _is_log(node.value)
     if isinstance(node, ast.Assign):
         return any(isinstance(t, ast.Attribute | ast.Subscript) for t in node.targets)
     return isinstance(node, ast.AugAssign)
+
+
+def _both_set_attributes(first: ast.stmt, second: ast.stmt) -> bool:
+    """``self.a = ...`` and ``self.b = ...``: nobody sees the one without the other."""
+    return all(
+        isinstance(node, ast.Assign) and all(isinstance(t, ast.Attribute) for t in node.targets)
+        for node in (first, second)
+    )
+
+
+def _is_log(call: ast.Call) -> bool:
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    return isinstance(owner, ast.Name) and owner.id in ("log", "logging", "warnings")
 
 
 def operators_of(faults: list[Fault]) -> Iterator[str]:

@@ -140,3 +140,18 @@ def test_layers_that_add_nothing_are_left_out_and_change_nothing(folder, tokeniz
     assert len(whole.model.language_model.layers) == 50
     shown = present(tokenizer, "a robot")
     assert torch.equal(short.encode(shown).states, whole.encode(shown).states)
+
+
+def test_a_checkpoint_that_stores_no_layer_past_the_condition_loads(folder, tokenizer, encoder):
+    config = read_json(folder / "config.json")
+    kept = {k: t for k, t in tensors_of(folder).items() if ".layers.50." not in k}
+    config["text_config"]["num_hidden_layers"] = 50
+    config["text_config"].pop("layer_types", None)
+    tiny.write_json(folder / "config.json", config)
+    tiny.save_tensors(kept, folder / "model.safetensors")
+    shown = present(tokenizer, "a robot")
+    assert torch.equal(TextEncoder.load(folder).encode(shown).states, encoder.encode(shown).states)
+    config["text_config"]["num_hidden_layers"] = 49
+    tiny.write_json(folder / "config.json", config)
+    with pytest.raises(CheckpointError, match="has 49 layers"):
+        TextEncoder.load(folder)
