@@ -348,3 +348,27 @@ def test_places_are_judged_before_any_work(tmp_path):
             check_writable(path)
     with pytest.raises(InvalidRequest, match="also an input"):
         check_writable(tmp_path / "link.mp4", inputs=[tmp_path / "other.png", tmp_path / "clip.mp4"])
+
+
+def test_a_file_has_its_name_only_when_the_disk_has_it(tmp_path, monkeypatch):
+    """A network disk reports that it is full at fsync and not before."""
+    real, seen = os.fsync, []
+
+    def synced(descriptor):
+        seen.append((tmp_path / "clip.mp4").exists())
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    write_mp4(tmp_path / "clip.mp4", picture(), SILENCE)
+    assert seen == [False]
+
+
+def test_a_disk_that_is_full_at_its_end_leaves_no_file(tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OutputError, match="space"):
+        write_mp4(tmp_path / "clip.mp4", picture(), SILENCE)
+    assert leftovers(tmp_path) == []
+    assert not (tmp_path / "clip.mp4").exists()

@@ -122,3 +122,21 @@ def test_addresses_of_the_inside_are_refused_at_post(tmp_path: Path, url: str, w
         answer = server.http.post("/v1/videos", json={"prompt": "a ball", "webhook_url": url})
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "webhook_url")
         assert words in answer.json()["error"]["message"]
+
+
+def test_the_server_waits_for_a_delivery_that_is_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its result is still written: the database is closed only after this."""
+    begun, may_end, results = threading.Event(), threading.Event(), []
+    hooks = webhook.Webhooks(ServerConfig(data_dir=tmp_path), lambda job_id, result: results.append(result))
+
+    def deliver(job_id: str, url: str, event: dict[str, Any]) -> bool:
+        begun.set()
+        return may_end.wait(30)
+
+    monkeypatch.setattr(hooks, "_deliver", deliver)
+    hooks.start()
+    hooks.send("job", "https://example.com/hook", {})
+    assert begun.wait(30)
+    threading.Timer(0.2, may_end.set).start()
+    hooks.close()
+    assert not any(thread.is_alive() for thread in hooks._threads)
