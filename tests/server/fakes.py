@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import queue
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -177,3 +178,20 @@ class FakeService:
                 path.write_bytes(mp4_bytes())
         stages = {"encode": 0.01, "denoise": 0.2, "decode": 0.05}
         return JobEvent(job_id=job.id, kind="finished", fraction=1.0, facts=replace(facts, stages_s=stages))
+
+
+class EndedBefore(FakeService):
+    """``before`` is called with a job's id when the server hands the job over: whoever ends it there ends a job that
+    the engine was not given yet, and that it therefore cannot cancel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before: Callable[[str], None] = lambda job_id: None
+
+    def submit(self, job: Job) -> None:
+        self.before(job.id)
+        super().submit(job)
+
+    def cancel(self, job_id: str) -> None:
+        if job_id in self.jobs:
+            super().cancel(job_id)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.server.conftest import Server, serving
-from tests.server.fakes import FakeService
+from tests.server.fakes import EndedBefore
 from tests.server.jobs.test_lifecycle import files_of, until
 
 
@@ -151,16 +151,11 @@ def test_a_watcher_hears_that_its_job_was_cancelled(server: Server) -> None:
 
 
 def test_a_job_cancelled_before_the_engine_has_it_is_not_made(tmp_path: Path) -> None:
-    class Slow(FakeService):
-        def submit(self, job: Any) -> None:
-            assert server.http.post(f"/v1/videos/{job.id}/cancel").status_code == 200
-            super().submit(job)
+    def end(job_id: str) -> None:
+        assert server.http.post(f"/v1/videos/{job_id}/cancel").status_code == 200
 
-        def cancel(self, job_id: str) -> None:
-            if job_id in self.jobs:  # an engine does not know what it was not given yet
-                super().cancel(job_id)
-
-    with serving(tmp_path, Slow()) as server:
+    with serving(tmp_path, service := EndedBefore()) as server:
+        service.before = end
         job = server.create("slow ball")
         assert server.http.get(f"/v1/videos/{job['id']}").json()["error"]["code"] == "cancelled"
         until(lambda: files_of(server) == [])

@@ -13,14 +13,14 @@ import httpx
 import pytest
 
 from talkies.capacity.demand import Demand
-from talkies.engine.port.service import Job, JobEvent
+from talkies.engine.port.service import JobEvent
 from talkies.errors import ConfigError
 from talkies.request import VideoRequest
 from talkies.server.app import create_app
 from talkies.server.config import ServerConfig
 from talkies.server.jobs.live import Live, percent
 from tests.server.conftest import Server, serving
-from tests.server.fakes import FakeService, jpeg_bytes
+from tests.server.fakes import EndedBefore, FakeService, jpeg_bytes
 
 
 def files_of(server: Server) -> list[str]:
@@ -99,16 +99,11 @@ def test_delete_of_a_running_job_reaches_the_engine_and_removes_everything(serve
 
 
 def test_a_job_deleted_before_the_engine_has_it_is_not_made(tmp_path: Path) -> None:
-    class Slow(FakeService):
-        def submit(self, job: Job) -> None:
-            assert server.http.delete(f"/v1/videos/{job.id}").status_code == 200
-            super().submit(job)
+    def end(job_id: str) -> None:
+        assert server.http.delete(f"/v1/videos/{job_id}").status_code == 200
 
-        def cancel(self, job_id: str) -> None:
-            if job_id in self.jobs:  # an engine does not know what it was not given yet
-                super().cancel(job_id)
-
-    with serving(tmp_path, Slow()) as server:
+    with serving(tmp_path, service := EndedBefore()) as server:
+        service.before = end
         job = server.create("slow ball")
         assert server.http.get(f"/v1/videos/{job['id']}").status_code == 404
         until(lambda: files_of(server) == [])
