@@ -35,7 +35,7 @@ class Server:
         assert answer.status_code == 200, answer.text
         return answer.json()
 
-    def wait(self, job_id: str, *statuses: str, timeout_s: float = 10.0) -> dict[str, Any]:
+    def wait(self, job_id: str, *statuses: str, timeout_s: float = 30.0) -> dict[str, Any]:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             job = self.http.get(f"/v1/videos/{job_id}").json()

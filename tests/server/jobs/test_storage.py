@@ -97,12 +97,14 @@ def test_a_clip_can_be_deleted_from_a_full_disk(server: Server, monkeypatch: pyt
 
 
 def test_clips_expire_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving(tmp_path, ttl_s=0.1) as server:
+    with serving(tmp_path, ttl_s=3600) as server:
         job = server.wait(server.create("a ball")["id"])
         store, config = server.coordinator.store, server.coordinator.config
         folder = config.artifacts / store.peek(job["id"]).folder  # type: ignore[union-attr]
         monkeypatch.setattr(store, "expire", full_until_freed(server, folder, store.expire))
-        time.sleep(0.15)
+        with sqlite3.connect(config.database) as db:
+            db.execute("UPDATE jobs SET expires_at = ?", (time.time() - 1,))
+        db.close()
         server.coordinator.sweep()
         assert store.peek(job["id"]) is None
 
