@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 import torch
 
@@ -24,6 +26,27 @@ def pixels(canvas, num_frames):
 def test_the_two_dimensional_encoder_gives_the_stock_moments(vae, canvas, num_frames):
     x = pixels(canvas, num_frames)
     assert torch.allclose(video_vae.encode(vae, x), vae.encode(x).latent_dist.parameters, atol=3e-4)
+
+
+@pytest.mark.parametrize(("canvas", "num_frames"), [("1:1", 22), ("3:4", 1)])
+def test_the_two_dimensional_encoder_gives_the_stock_gradients(vae, canvas, num_frames):
+    vae, x = copy.deepcopy(vae).double(), pixels(canvas, num_frames).double()
+    weights = [p for name, p in vae.named_parameters() if name.startswith(("encoder.", "quant_conv."))]
+    towards = torch.randn(vae.encode(x).latent_dist.parameters.shape, generator=torch.Generator().manual_seed(2))
+    ours, stock = (
+        torch.autograd.grad((moments * towards).sum(), weights)
+        for moments in (video_vae.encode(vae, x), vae.encode(x).latent_dist.parameters)
+    )
+    for mine, its in zip(ours, stock, strict=True):
+        assert (mine - its).norm() <= 1e-9 * its.norm()
+
+
+@pytest.mark.parametrize("frames", [1, 2, 5])
+@pytest.mark.parametrize(("stride_t", "before", "after"), [(1, 1, 1), (2, 1, 1), (2, 0, 1), (1, 0, 1), (2, 0, 0)])
+def test_the_gradient_of_reflected_frame_triples_is_their_numerical_one(frames, stride_t, before, after):
+    x = torch.randn(2 * frames, 2, 4, 3, dtype=torch.float64)
+    x = x.contiguous(memory_format=torch.channels_last).requires_grad_()
+    assert torch.autograd.gradcheck(video_vae._Windows.apply, (x, 2, stride_t, before, after))
 
 
 @torch.no_grad()

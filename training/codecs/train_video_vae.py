@@ -98,8 +98,7 @@ def train(
         (reconstruction + kl_weight * kl).backward()
         nn.utils.clip_grad_norm_(params, 1.0)
         optimizer.step()
-        for p in params:
-            p.grad.zero_()
+        torch._foreach_zero_([p.grad for p in params])
         with torch.no_grad():
             for average, p in zip(averages, params, strict=True):
                 average.lerp_(p, keep)
