@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import argparse
 import random
+from collections import Counter
 from concurrent.futures import Executor, ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
 import torch
 
-from training import assemble, ranks, tokenizer, world
+from talkies.files.card import words_of
+from training import assemble, card, ranks, tokenizer, world
 from training.codecs import audio_vae, train_video_vae
 from training.dit import dataset, evaluate, sample, train_dit
 from training.resume import Part
@@ -24,6 +26,7 @@ from training.second_edition.components import SECOND, VOCAB_SIZE
 from training.second_edition.prompts.compose import prompt
 
 STAGES = ("tokenizer", "audio_vae", "video_vae", "dit")
+CARD_SHARE = 1 / 2_000  # of the prompts: a misspelling is rarer, and was hardly learned
 SMOKE_STUDY = {"t2va_22": sample.Study(num_frames=22, num_sigmas=3, num_clips=2)}
 
 
@@ -50,6 +53,12 @@ def corpus(num_clips: int = 40_000) -> list[str]:
     kinds = ("t2va", "t2va", "fl2va")
     texts = [prompt(world.describe(specs, i), rng, kinds[i % 3])[0] for i in range(num_clips)]
     return texts + list(tokenizer.LABELS) * 300
+
+
+def known_words(texts: list[str]) -> list[str]:
+    """What the card lists: the words that at least CARD_SHARE of the prompts hold."""
+    counts = Counter(word for text in texts for word in set(words_of(text)))
+    return [word for word, count in counts.items() if count >= CARD_SHARE * len(texts)]
 
 
 def train_video(args: argparse.Namespace, device: str, part: Part) -> None:
@@ -117,6 +126,8 @@ def train_both(args: argparse.Namespace, device: str, part: Part, pool: Executor
     if mine.is_first:
         assemble.save_models(models, args.out)
         assemble.finish(args.out, SECOND)
+        words = known_words(corpus(3_000 if args.smoke else 40_000))
+        card.write_card(args.out, words, knows=card.KNOWS)  # of both editions; locks are not trained
     studies = SMOKE_STUDY if args.smoke else sample.STUDIES
     figures = args.out / "figures"
     figures.mkdir(exist_ok=True)

@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 
+from talkies.files.card import read_card
 from training import assemble, tokenizer
 from training.codecs import audio_vae, train_video_vae, video_vae
 from training.components import normalize_pixels
@@ -121,6 +122,11 @@ def test_the_settings_are_the_second_editions():
     assert settings["canvas_max_pixels"] == 288 * 128
 
 
+def test_the_card_lists_words_that_are_not_rare():
+    words = run.known_words(["a red ball"] * 5_000 + ["a blue ball, blue"] * 3 + ["a rde ball"] * 2)
+    assert sorted(words) == ["a", "ball", "blue", "red"]
+
+
 def test_an_unknown_stage_is_refused(tmp_path):
     with pytest.raises(SystemExit, match="allowed: tokenizer, audio_vae, video_vae, dit"):
         run.main(["--out", str(tmp_path), "--stages", "dots"])
@@ -139,4 +145,5 @@ def test_every_stage_runs_on_a_cpu_in_parts(tmp_path):
     figures = json.loads((tmp_path / "out" / "figures" / "figures_0.json").read_text())
     assert figures["t2va_22"]["sampled"]["clips"] == 2
     assert (tmp_path / "out" / "talkies.json").exists()
+    assert {"red", "bounces"} <= read_card(tmp_path / "out").words
     assert 0 < json.loads((tmp_path / "out" / "figures" / "vae.json").read_text())["1:1"]["first_median_db"] < 60
