@@ -25,10 +25,13 @@ from talkies.errors import InvalidRequest
 from talkies.values import (
     INT64_MAX,
     INT64_MIN,
+    MAX_ADAPTERS,
     MAX_SHIFT,
     MAX_SIGMAS,
+    MAX_STRENGTH,
     MIN_SHIFT,
     MIN_SIGMAS,
+    check_adapter_name,
     check_instance,
     check_integer,
     check_ladder,
@@ -75,12 +78,25 @@ class Target:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class AdapterChoice:
+    """One of the operator's adapters, by its name. ``strength``: 1 is as it was trained, 0 is off."""
+
+    name: str
+    strength: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_adapter_name(self.name, param="adapters")
+        check_number("adapters.strength", self.strength, -MAX_STRENGTH, MAX_STRENGTH)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class VideoRequest:
     """One clip (or several with consecutive seeds) to make.
 
     ``task`` None is inferred from the conditions. ``num_sigmas`` counts sigma points, as
     ``num_inference_steps`` does for peers: N points are N - 1 forwards. ``sigmas`` is a custom base ladder,
-    strictly decreasing from at most 1.0 to 0.0. Fields left None take the checkpoint's value.
+    strictly decreasing from at most 1.0 to 0.0. ``adapters`` are applied in their order; None are those that the
+    operator turned on, and an empty tuple is none. Fields left None take the checkpoint's value.
     Raises ``InvalidRequest`` naming field, value, limit and way out.
     """
 
@@ -98,8 +114,11 @@ class VideoRequest:
     quality: Quality = "lossless"
     audio: bool = True  # False writes a file without an audio stream
     record_inputs: bool = True  # False leaves names and hashes of the conditions out of the clip's metadata
+    adapters: tuple[AdapterChoice, ...] | None = None
 
     def __post_init__(self) -> None:
+        if self.adapters is not None:
+            object.__setattr__(self, "adapters", _checked_adapters(self.adapters))
         if not isinstance(self.conditions, (list, tuple)):
             check_instance("conditions", self.conditions, tuple)
         object.__setattr__(self, "conditions", tuple(self.conditions))
@@ -188,6 +207,7 @@ class VideoRequest:
         ]
         out["task"] = None if self.task is None else str(self.task)
         out["sigmas"] = None if self.sigmas is None else list(self.sigmas)
+        out["adapters"] = None if self.adapters is None else [dict(one) for one in out["adapters"]]
         return out
 
     @classmethod
@@ -201,8 +221,24 @@ class VideoRequest:
             values = dict(data)
             values["target"] = Target(**(values.get("target") or {}))
             values["conditions"] = tuple(Condition(**c) for c in values.get("conditions") or ())
+            if values.get("adapters") is not None:
+                values["adapters"] = tuple(AdapterChoice(**one) for one in values["adapters"])
             if values.get("sigmas") is not None:
                 values["sigmas"] = tuple(values["sigmas"])
             return cls(**values)
         except TypeError as error:
             raise InvalidRequest(f"malformed request: {error}", hint="see docs/requests.md") from None
+
+
+def _checked_adapters(adapters: Any) -> tuple[AdapterChoice, ...]:
+    if not isinstance(adapters, (list, tuple)):
+        check_instance("adapters", adapters, tuple)
+    for one in adapters:
+        check_instance("adapters", one, AdapterChoice)
+    if len(adapters) > MAX_ADAPTERS:
+        raise InvalidRequest(f"{len(adapters)} adapters are over the limit of {MAX_ADAPTERS}", param="adapters")
+    names = [one.name for one in adapters]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InvalidRequest(f"adapter {twice} is named twice", hint="add up its strengths", param="adapters")
+    return tuple(adapters)

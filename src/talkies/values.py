@@ -8,13 +8,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from talkies.errors import InvalidRequest
+from talkies.errors import InvalidRequest, TalkiesError
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 MIN_SIGMAS, MAX_SIGMAS = 2, 200
 MIN_GAP = 1e-4  # between two sigma points: closer ones may be one number in float32, after the shift above all
 MIN_SHIFT, MAX_SHIFT = 1e-3, 1e3  # beyond, points of the grid coincide or vanish in float32
 MAX_PROMPT_BYTES = 1 << 20
+MAX_ADAPTERS, MAX_STRENGTH = 16, 100.0  # of one request; an adapter counts at most so many times
+_ADAPTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 NAMED_RATIOS: Mapping[str, tuple[int, int]] = {
     "21:9": (21, 9),
     "16:9": (16, 9),
@@ -71,6 +73,17 @@ def check_ladder(sigmas: Any) -> tuple[float, ...]:
             param="sigmas",
         )
     return ladder
+
+
+def check_adapter_name(name: Any, error: type[TalkiesError] = InvalidRequest, *, param: str) -> None:
+    """Raises ``error``: a name is read in lists, in URLs and behind ``=``."""
+    if not isinstance(name, str) or not _ADAPTER_NAME.fullmatch(name):
+        shown = repr(name)[:80]
+        raise error(
+            f"adapter name {shown} is not a name",
+            hint="use 1 to 64 letters, digits, '_', '.' or '-', a letter or digit first",
+            param=param,
+        )
 
 
 def check_instance(name: str, value: Any, kind: type) -> None:

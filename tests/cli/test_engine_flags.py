@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from talkies import Engine
+from talkies.adapters.named_path import NamedPath
 from talkies.cli import app, generate, serve
 from talkies.engine.config import EngineConfig
 from talkies.engine.load import build
@@ -25,6 +26,7 @@ SAMPLES = {
     "quantization": ("fp8", "fp8", "int4"),
     "text_quantization": ("fp8", "fp8", "int4"),
     "quantization_exclude": ("blocks.0.*", ("blocks.0.*",), None),
+    "adapters": ("film=a,b.safetensors:0.5", (NamedPath("film", "a,b.safetensors", 0.5),), "film"),
     "offload": ("layer", "layer", "disk"),
     "offload_components": ("dit,vae", ("dit", "video", "audio"), "unet"),
     "resident_blocks": ("2", 2, "-1"),

@@ -20,12 +20,19 @@ from talkies.capacity.demand import Demand, demand_of, num_forwards
 from talkies.engine.port.facts import Facts
 from talkies.engine.port.service import Job, JobEvent, OnEvent, OnOrder, ServiceInfo
 from talkies.errors import InvalidRequest, NotReady
+from talkies.few_steps import AdapterFacts, Ladder
 from talkies.h3.clip_plan import plan
 from talkies.h3.geometry import Limits
 from talkies.request import VideoRequest
 
 # The embedded checkpoint's numbers, so that requests legal for it are legal here.
+FAST = Ladder(num_forwards=4, base=(0.999, 0.749, 0.5, 0.25, 0.0), video_shift=12.0, audio_shift=3.0)
+ADAPTERS = (
+    AdapterFacts(name="film", sha256="1" * 64, strength=0.0, tasks=("t2va", "fl2va", "ref2va")),
+    AdapterFacts(name="fast", sha256="2" * 64, strength=0.0, tasks=("t2va",), ladder=FAST),
+)
 LIMITS = Limits(
+    adapters=ADAPTERS,
     spatial_factor=8,
     canvas_short_edge=64,
     canvas_max_pixels=64 * 144,

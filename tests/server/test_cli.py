@@ -155,7 +155,7 @@ def test_peers_words_for_several_devices(started: dict[str, Any], flags: str, de
         ("--sp-degree 4 --usp 3", "--sp-degree 4 is not the product of the Ulysses and ring degrees"),
         ("--ring none", "--ring none is no number of devices (1 or more)"),
         ("--cache-backend cache_dit", "no step cache is active"),
-        ("--lora-path x.safetensors", "adapters are not available"),
+        ("--lora-path x.safetensors", "adapters have names here: --adapter NAME=PATH:STRENGTH"),
         ("--diffusion-kv-cache-skip-steps 2", "--attention fa3-fp8 chooses its own steps"),
         ("--enable-layerwise-offload --enable-cpu-offload", "exclude each other"),
         ("--enable-torch-compile true", "nothing is compiled (leave it out, or use false)"),

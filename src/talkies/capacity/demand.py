@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from talkies.capacity.headers import Header, header_of
+from talkies.few_steps import ladder_of
 from talkies.h3.clip_plan import plan
 from talkies.h3.geometry import (
     Geometry,
@@ -157,7 +158,10 @@ def of_clip(
 
 
 def num_forwards(request: VideoRequest, limits: Limits) -> int:
-    """Of one output."""
+    """Of one output. Raises ``InvalidRequest`` for adapters that are not known, or not for its task."""
+    distilled = ladder_of(request, limits.adapters)
+    if distilled is not None:
+        return distilled[1].num_forwards
     points = len(request.sigmas) if request.sigmas is not None else request.num_sigmas or limits.default_num_sigmas
     return points - 1
 

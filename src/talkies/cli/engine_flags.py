@@ -16,7 +16,7 @@ from talkies.engine.options import OPTIONS
 
 R = TypeVar("R")
 
-METAVARS = {"words": "NAMES", "count": "N", "size": "SIZE"}
+METAVARS = {"words": "NAMES", "count": "N", "size": "SIZE", "named_paths": "ADAPTER"}
 
 
 def takes_engine_options(
@@ -50,7 +50,7 @@ def takes_engine_options(
 
 def _parameter(row: Option, without_peers: bool) -> inspect.Parameter:
     spellings = [row.flag, *(() if without_peers else row.peers)]
-    several = row.kind == "words"
+    several = row.kind in ("words", "named_paths")
     flag = typer.Option(
         [] if several else None,
         *spellings,

@@ -11,11 +11,12 @@ import typer
 from talkies.cli.common import cleans_up, configure_logs, plain, print_json, reports_errors
 from talkies.cli.engine_flags import takes_engine_options
 from talkies.cli.lock_flags import lock
+from talkies.cli.repeat import check_adapters
 from talkies.cli.repeat import repeated as _repeated
 from talkies.errors import InvalidRequest
 from talkies.files.paths import local_path
 from talkies.media.reference_kinds import kind_of_uri
-from talkies.request import Condition, Kind, Target, VideoRequest
+from talkies.request import AdapterChoice, Condition, Kind, Target, VideoRequest
 from talkies.values import MAX_SIGMAS, MIN_SIGMAS, parse_size
 
 if TYPE_CHECKING:
@@ -83,6 +84,13 @@ def generate(
         help="The file does not name its references, nor hold their hashes.",
         rich_help_panel=REQUEST,
     ),
+    use_adapter: list[str] = typer.Option(
+        [],
+        metavar="NAME",
+        help="An adapter that --adapter loads, as NAME or NAME:STRENGTH, and none that is not named; repeatable.",
+        rich_help_panel=REQUEST,
+    ),
+    no_adapters: bool = typer.Option(False, "--no-adapters", help="No adapter is used.", rich_help_panel=REQUEST),
     first_frame: str | None = typer.Option(
         None, metavar="IMG", help="The clip begins with this picture.", rich_help_panel=CONDITIONS
     ),
@@ -163,6 +171,7 @@ def generate(
         "num_outputs": outputs,
         "audio": False if no_audio else None,
         "record_inputs": False if no_record_inputs else None,
+        "adapters": _adapters(use_adapter, no_adapters),
     }
     keyframes = (("first", first_frame), ("last", last_frame))
     conditions = [Condition(kind="image", uri=uri, role=role) for role, uri in keyframes if uri is not None]  # type: ignore[arg-type]
@@ -180,7 +189,7 @@ def generate(
     request = VideoRequest(**changes) if base is None else base.replace(**changes)
 
     from talkies.engine.config import EngineConfig
-    from talkies.engine.load.build import for_task
+    from talkies.engine.load.build import for_task, parts_and_limits
     from talkies.media.write.destination import check_writable
 
     paths = _paths(output, request.num_outputs)
@@ -192,6 +201,8 @@ def generate(
     config = EngineConfig.of(engine)
     if "task_type" not in engine:
         config = for_task(config, request.resolved_task)  # a clip needs one DiT
+    if source is not None:
+        check_adapters(source, request, parts_and_limits(config)[1].adapters)
     results = [facts.result() for facts in _run(config, request, paths, quiet=json)]
     if json:
         print_json(results[0] if len(results) == 1 else {"outputs": results})
@@ -270,6 +281,24 @@ def _target(
     if seconds is not None or frames is not None:
         changes |= {"seconds": seconds, "num_frames": frames}
     return replace(given, **changes) if changes else None
+
+
+def _adapters(names: list[str], none: bool) -> tuple[AdapterChoice, ...] | None:
+    """``NAME`` or ``NAME:STRENGTH`` of each; ``None`` if nothing is said."""
+    if none and names:
+        raise InvalidRequest(
+            f"--no-adapters and --use-adapter {names[0]} exclude each other", hint="give one of them", param="adapters"
+        )
+    chosen = []
+    for text in names:
+        name, colon, strength = text.partition(":")
+        try:
+            chosen.append(AdapterChoice(name=name, strength=float(strength) if colon else 1.0))
+        except ValueError:
+            raise InvalidRequest(
+                f"--use-adapter {text}: {strength!r} is not a number", hint="for example film:0.8", param="adapters"
+            ) from None
+    return tuple(chosen) if names or none else None
 
 
 def _kind(uri: str) -> Kind:

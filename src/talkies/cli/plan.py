@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -22,6 +23,7 @@ PLANNED = (
     "quantization",
     "text_quantization",
     "quantization_exclude",
+    "adapters",
     "offload",
     "offload_components",
     "resident_blocks",
@@ -79,10 +81,10 @@ def plan(
     engine: dict[str, Any],
 ) -> None:
     """What a GPU can do with a model: the precisions that fit, what stays on it, what streams, peak and seconds."""
-    from dataclasses import replace
 
     import torch
 
+    from talkies.adapters.route import open_adapters
     from talkies.capacity.demand import demand_of
     from talkies.capacity.planner import make_plan
     from talkies.capacity.sizes import Sizes
@@ -103,11 +105,14 @@ def plan(
         dit = shard_config(DiTConfig(), config.tensor_parallel)
         served = len(PARTITION_TASKS) if config.task_type == "combined" else 1
         sizes = Sizes(dit=dit, mesh=config.mesh, num_partitions=served)
-        limits = Limits()
+        limits, partitions = Limits(), tuple(PARTITION_TASKS)
     else:
-        parts, _ = parts_and_limits(config)
+        parts = parts_and_limits(config)[0]
+        partitions = tuple(parts.transformers)
         sizes = planning.sizes_of(parts, on_gpu=True, dtype=torch.bfloat16, mesh=config.mesh)
         limits = limits_of(find_parts(parts.root))  # the clip of a plan stands for any task
+    adapters = open_adapters(config.adapters, partitions)  # a distilled one has its own number of forwards
+    limits = replace(limits, adapters=tuple(one.facts for one in adapters))
     width, height = parse_size(size) if size is not None else (None, None)
     roles = ("first", "last")[:keyframes]
     request = VideoRequest(

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from talkies.errors import InvalidRequest
 from talkies.files.paths import own_name
 from talkies.request import Condition, Task, VideoRequest
+
+if TYPE_CHECKING:
+    from talkies.few_steps import AdapterFacts
 
 AGAIN = "give the pictures again with --first-frame, --last-frame, --reference, --soundtrack or --footage"
 
@@ -33,7 +37,31 @@ def repeated(path: Path, *, with_references: bool = True) -> VideoRequest:
         inputs = stored.get("inputs") or [{}] * len(request.conditions)
         conditions = tuple(_found(c, i, path) for c, i in zip(request.conditions, inputs, strict=False))
         request = request.replace(conditions=conditions)
+    if not request.adapters:
+        request = request.replace(adapters=None)  # it had none: what this line turns on is new
     return request if with_references and request.task != Task.T2VA else request.replace(task=None)
+
+
+def check_adapters(path: Path, request: VideoRequest, known: Sequence[AdapterFacts]) -> None:
+    """Raises ``InvalidRequest`` where an adapter of ``request`` is not the file that the clip in ``path`` was made
+    with, or is not loaded."""
+    from talkies.media.read.probe import probe
+
+    had = {str(one.get("name")): one.get("sha256") for one in probe(os.fspath(path)).request.get("adapters") or ()}
+    loaded = {facts.name: facts.sha256 for facts in known}
+    for name in (choice.name for choice in request.adapters or ()):
+        if name in had and name not in loaded:
+            raise InvalidRequest(
+                f"{path} was made with the adapter {name} (SHA-256 {had[name]})",
+                hint=f"load it: --adapter {name}=PATH, or leave it out: --no-adapters",
+                param="adapters",
+            )
+        if name in had and loaded[name] != had[name]:
+            raise InvalidRequest(
+                f"adapter {name} is not the file that {path} was made with: its SHA-256 is not {had[name]}",
+                hint="give that file, or choose anew with --use-adapter under another name",
+                param="adapters",
+            )
 
 
 def _found(condition: Condition, known: dict[str, Any], clip: Path) -> Condition:

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from talkies.adapters.named_path import NamedPath
 from talkies.errors import ConfigError
 
 Panel = Literal["Model", "Memory", "Devices", "Advanced"]
-Kind = Literal["word", "words", "count", "size"]
+Kind = Literal["word", "words", "count", "size", "named_paths"]
 UNITS = " KMGT"
 
 
@@ -56,6 +57,8 @@ class Option:
                 return self._count(value)
             case "size":
                 return parse_bytes(self.name, value)
+            case "named_paths":
+                return self._named_paths(value)
 
     def _refuse(self, what: str, hint: str | None = None) -> ConfigError:
         return ConfigError(what, hint=hint or self.hint, param=self.name)
@@ -85,6 +88,11 @@ class Option:
     @property
     def _other(self) -> list[str]:
         return [name for name in self.synonyms if name not in self.choices]
+
+    def _named_paths(self, value: Any) -> tuple[NamedPath, ...]:
+        """One text, or a sequence: commas may be in a path."""
+        parts = value if isinstance(value, list | tuple) else [value]
+        return tuple(NamedPath.parse(part) for part in parts)
 
     def _count(self, value: Any) -> int:
         if isinstance(value, str) and re.fullmatch(r"\s*-?\d{1,18}\s*", value):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self, TypeVar
 
+from talkies.adapters.named_path import NamedPath
 from talkies.engine.option_kinds import Kind, Option, Panel
 from talkies.errors import ConfigError
 
@@ -71,6 +72,13 @@ class EngineOptions:
         "Linears that fp8 leaves as they are, such as blocks.0.* or text_encoder.layers.0.*; repeatable.",
         "Model",
         kind="words",
+    )
+    adapters: tuple[NamedPath, ...] = option(
+        (),
+        "An adapter (LoRA) as NAME=PATH or NAME=PATH:STRENGTH: on for requests that name none, 0 is off; repeatable.",
+        "Model",
+        kind="named_paths",
+        flag="--adapter",
     )
     offload: Literal["auto", "none", "layer", "module"] = option(
         "auto",

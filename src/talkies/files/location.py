@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 from talkies.errors import CheckpointError
@@ -74,6 +75,14 @@ def model_hash(folder: Path | str) -> str:
                 handle.seek(max(0, (size - SAMPLE_BYTES) * i // (NUM_SAMPLES - 1)))
                 digest.update(handle.read(SAMPLE_BYTES))
     return digest.hexdigest()
+
+
+def hash_with(checkpoint: str, adapters: Sequence[tuple[str, float]]) -> str:
+    """The hash of a checkpoint with adapters in it (hash and strength of each, in order); its own without any."""
+    if not adapters:
+        return checkpoint
+    words = [checkpoint, *(f"{digest} {strength!r}" for digest, strength in adapters)]
+    return hashlib.sha256("\n".join(words).encode()).hexdigest()
 
 
 def _head_bytes(first: bytes, size: int) -> int:

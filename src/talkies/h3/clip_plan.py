@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from talkies.errors import InvalidRequest, UnsupportedTask
+from talkies.few_steps import checked_ladder
 from talkies.h3 import geometry
 from talkies.h3.geometry import Geometry, Limits
 from talkies.request import Task, VideoRequest
@@ -24,6 +25,7 @@ def plan(request: VideoRequest, limits: Limits, *, auto_aspect: float | None = N
             hint="load the partition that has it, or change the conditions",
             param="task",
         )
+    checked_ladder(request, limits.adapters)  # refuses adapters that are not known or not for this, and other steps
     if len(request.prompt) > limits.max_prompt_chars:
         raise InvalidRequest(
             f"prompt has {len(request.prompt)} characters, over the limit of {limits.max_prompt_chars}",

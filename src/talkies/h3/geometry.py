@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from talkies.errors import InvalidRequest
+from talkies.few_steps import AdapterFacts
 from talkies.files.card import Card
 from talkies.h3.vision import VisionSizes
 from talkies.values import NAMED_RATIOS
@@ -45,6 +46,7 @@ class Limits:
     vision: VisionSizes = field(default_factory=VisionSizes)  # of what the text encoder sees
     named_ratios: Mapping[str, tuple[int, int]] = field(default_factory=lambda: dict(NAMED_RATIOS))
     card: Card = field(default_factory=Card)  # what it says of itself
+    adapters: tuple[AdapterFacts, ...] = ()  # that the operator gave, in the order in which they are applied
 
     @property
     def canvas_multiple(self) -> int:

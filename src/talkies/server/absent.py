@@ -19,6 +19,7 @@ def _refusal(path: str, reason: str) -> Any:
     return refuse
 
 
+_ADAPTERS = "the operator loads adapters; GET /v1/models lists them, and a request chooses (adapters)"
 _ABSENT = {
     "/v1/videos/edits": "the model does not edit; POST /v1/videos with the clip as a reference (task ref2va)",
     "/v1/videos/extensions": "the model does not extend; POST /v1/videos with the last frame as input_reference",
@@ -27,10 +28,10 @@ _ABSENT = {
     "/v1/realtime/video": "use GET /v1/videos/{id}/events and /content",
     "/v1/omni/sleep": "the model stays loaded",
     "/v1/omni/wakeup": "the model stays loaded",
-    "/v1/set_lora": "no adapters are loaded",
-    "/v1/merge_lora_weights": "no adapters are loaded",
-    "/v1/unmerge_lora_weights": "no adapters are loaded",
-    "/v1/list_loras": "no adapters are loaded",
+    "/v1/set_lora": _ADAPTERS,
+    "/v1/merge_lora_weights": _ADAPTERS,
+    "/v1/unmerge_lora_weights": _ADAPTERS,
+    "/v1/list_loras": _ADAPTERS,
     "/start_profile": "no profiler is configured",
     "/stop_profile": "no profiler is configured",
 }

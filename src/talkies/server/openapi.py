@@ -9,7 +9,7 @@ from talkies.request import LOCK_KINDS, MAX_OUTPUTS, QUALITY_DEFAULT_WORDS, Task
 from talkies.server.errors import phrase
 from talkies.server.intake import fields
 from talkies.server.jobs.view import ErrorEnvelope
-from talkies.values import INT64_MAX, INT64_MIN, MAX_SIGMAS, MIN_SIGMAS
+from talkies.values import INT64_MAX, INT64_MIN, MAX_ADAPTERS, MAX_SIGMAS, MAX_STRENGTH, MIN_SIGMAS
 
 _PLAIN: dict[str, dict[str, Any]] = {
     "text": {"type": "string"},
@@ -21,6 +21,7 @@ _PLAIN: dict[str, dict[str, Any]] = {
     "number_or_list": {"anyOf": [{"type": "number"}, {"type": "array", "items": {"type": "number"}}]},
     "list": {"type": "array"},
     "object": {"type": "object"},
+    "adapter": {"type": "object", "description": "vLLM-Omni's: name and scale of one adapter; see adapters."},
 }
 _SPECIAL: dict[str, dict[str, Any]] = {
     "prompt": {"type": "string", "minLength": 1},
@@ -58,6 +59,13 @@ def _condition() -> dict[str, Any]:
     properties["type"] = {"type": "string", "enum": ["image", "video", "video_audio", "audio"]}
     properties["role"] = {"type": "string", "enum": ["keyframe", "reference", *LOCK_KINDS]}
     return {"type": "object", "properties": properties, "required": ["type", "uri"], "additionalProperties": False}
+
+
+def _adapter() -> dict[str, Any]:
+    strength = {"type": "number", "minimum": -MAX_STRENGTH, "maximum": MAX_STRENGTH, "default": 1}
+    properties = {"name": _PLAIN["text"], "strength": strength}
+    whole = {"type": "object", "properties": properties, "required": ["name"], "additionalProperties": False}
+    return {"anyOf": [whole, {"type": "string", "minLength": 1}]}
 
 
 def _reference(name: str) -> dict[str, Any]:
@@ -108,6 +116,8 @@ def _create_schema() -> dict[str, Any]:
             schema = _object(fields.TARGET)
         elif name == "video_params":
             schema = _object(fields.VIDEO_PARAMS)
+        elif name == "adapters":
+            schema = {"type": "array", "items": _adapter(), "maxItems": MAX_ADAPTERS}
         elif name == "conditions":
             schema = {"type": "array", "items": _condition()}
         else:
@@ -125,7 +135,7 @@ def _form_schema() -> dict[str, Any]:
         if name in ("input_reference", "input_references", *LOCK_KINDS):
             file = {"type": "string", "format": "binary"}
             properties[name] = {"type": "array", "items": file} if name == "input_references" else file
-        elif kind in ("reference", "object", "list", "integer_or_list", "number_or_list"):
+        elif kind in ("reference", "object", "adapter", "list", "integer_or_list", "number_or_list"):
             properties[name] = {"type": "string", "contentMediaType": "application/json"}
         else:
             properties[name] = _SPECIAL.get(name, _PLAIN[kind])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from talkies.errors import InvalidRequest
@@ -20,6 +21,7 @@ _SAME = (
     ("seconds", "num_frames"),
     ("num_inference_steps", "num_forwards", "sigmas"),
     ("n", "num_outputs_per_prompt"),
+    ("adapters", "lora"),
 )
 _NESTED = ("target", "extra_params", "extra_body", "video_params")  # objects that may hold any of them
 
@@ -67,6 +69,7 @@ def _fields(request: VideoRequest) -> dict[str, Any]:
         "num_outputs_per_prompt": request.num_outputs,
         "sigmas": None if request.sigmas is None else list(request.sigmas),
         "num_inference_steps": None if request.sigmas is not None else request.num_sigmas,
+        "adapters": None if request.adapters is None else [asdict(one) for one in request.adapters],
         "flow_shift": request.video_shift,
         "audio_flow_shift": request.audio_shift,
         "fit": request.fit,

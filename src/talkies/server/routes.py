@@ -9,6 +9,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import FileResponse, Response, StreamingResponse
 
 from talkies.errors import NotReady
+from talkies.few_steps import AdapterFacts
 from talkies.files.paths import public_name
 from talkies.h3.geometry import canvas_of_aspect
 from talkies.request import LOCK_KINDS
@@ -217,6 +218,21 @@ def _limits(coordinator: Coordinator) -> dict[str, Any]:
         "max_prompt_chars": limits.max_prompt_chars,
         "knows": limits.card.knows or None,
         "locks": {role: "trained" if role in limits.card.locks else "training-free" for role in LOCK_KINDS},
+        "adapters": [_adapter(facts) for facts in limits.adapters],
+    }
+
+
+def _adapter(facts: AdapterFacts) -> dict[str, Any]:
+    """``strength``: of requests that name no adapters. The others are null where it takes any."""
+    ladder = facts.ladder
+    return {
+        "name": facts.name,
+        "strength": facts.strength,
+        "sha256": facts.sha256,
+        "tasks": list(facts.tasks),
+        "num_forwards": None if ladder is None else ladder.num_forwards,
+        "flow_shift": None if ladder is None else ladder.video_shift,
+        "audio_flow_shift": None if ladder is None else ladder.audio_shift,
     }
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from talkies.engine.pipeline.metadata import clip_metadata
 from talkies.engine.port.facts import Facts
+from talkies.h3.geometry import Limits
+from talkies.h3.release_schedule import ReleaseSchedule
 from talkies.request import Condition, VideoRequest
 
 DATA = bytes(range(200))
@@ -30,9 +32,10 @@ def metadata_of(*conditions, model="h3-tiny", **fields):
         num_rows=100,
     )
     components = SimpleNamespace(
-        schedule=SimpleNamespace(video_shift=12.0, audio_shift=3.0),
+        schedule=ReleaseSchedule(video_shift=12.0, audio_shift=3.0),
         config=SimpleNamespace(model_name=model),
-        model_hash="0" * 12,
+        checkpoint_hash="0" * 12,
+        limits=Limits(),
     )
     facts = Facts.of(request, geometry, num_forwards=19)
     return clip_metadata(components, state, facts)

@@ -63,5 +63,5 @@ VLLM_HTTP: Mapping[str, PeerFlag] = {
     "--enable-force-include-usage": switch(LANGUAGE),
     "--enable-tokenizer-info-endpoint": switch(LANGUAGE),
     "--tokens-only": switch(LANGUAGE),
-    "--lora-modules": refused("adapters are not available", "several"),
+    "--lora-modules": refused("adapters have names here: --adapter NAME=PATH:STRENGTH", "several"),
 }

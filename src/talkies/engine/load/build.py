@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from talkies.adapters.fuse import FusedTensors
+from talkies.adapters.route import open_adapters
 from talkies.attention import registry as attention
 from talkies.attention.base import Trimmed
 from talkies.capacity.process import give_back, peak_rss_bytes
@@ -24,13 +26,14 @@ from talkies.codecs.text.presentation import Visual
 from talkies.codecs.text.tokens import FolderTokenizer
 from talkies.codecs.video.vae import VideoVAE
 from talkies.engine.config import EMBEDDED, EngineConfig, ResolvedConfig, embedded_folder, resolve
+from talkies.engine.load.adapt import AdaptedDiT, Adapters, use_adapters
 from talkies.engine.load.dits import build_dits
 from talkies.engine.load.load_report import LoadReport
 from talkies.engine.load.place_components import place_audio, place_text, place_video
 from talkies.engine.load.planning import Placement, cap, decide
 from talkies.engine.load.rank_processes import Ranks
 from talkies.engine.load.tables import Tables
-from talkies.files.location import model_hash, resolve_checkpoint
+from talkies.files.location import hash_with, model_hash, resolve_checkpoint
 from talkies.h3.geometry import Limits
 from talkies.h3.partitions import PARTITION_TASKS, Parts, find_parts, narrowed
 from talkies.h3.release_schedule import ReleaseSchedule, read_schedule
@@ -60,12 +63,13 @@ class Components:
     config: ResolvedConfig
     limits: Limits
     parts: Parts
-    model_hash: str
+    checkpoint_hash: str
+    model_hash: str  # of the checkpoint and of the adapters that the operator gave
     schedule: ReleaseSchedule
     attend: Trimmed
     dits: dict[str, PackedDiT]
     runners: dict[str, Runner]  # what a step has run of each, see placement/apply.py
-    readers: dict[str, DiTReader]
+    readers: dict[str, DiTReader | FusedTensors]
     tables: Tables
     text: Conditioner
     audio: AudioVAE
@@ -73,6 +77,7 @@ class Components:
     loading: LoadReport
     alive: Callable[[], object] = lambda: None  # called now and then by what may take long
     residency: Residency = field(default_factory=Residency)
+    adapted: dict[str, AdaptedDiT] = field(default_factory=dict)  # DiTs whose weights can have adapters in them
     ranks: Ranks | None = None  # the other processes of a DiT that is cut over several devices
     graphs: Graphs | None = None  # of small forwards; None: all are launched kernel by kernel
     _memo: Memo = field(default_factory=lambda: Memo(MEMO_BYTES))
@@ -129,9 +134,16 @@ class Components:
             return torch.cuda.max_memory_reserved(self.config.device)
         return peak_rss_bytes()
 
-    def table(self, partition: str, schedule: DualSchedule, steps: Sequence[StepPlan]) -> ModulationTable:
-        """The modulation table of a schedule; made once, kept for the next request with the same one."""
-        return self.tables.of(partition, schedule, steps)
+    def use(self, partition: str, adapters: Adapters) -> None:
+        """Has ``adapters`` in the weights of ``partition`` on this rank; costs nothing where they are there."""
+        use_adapters(self.adapted, partition, adapters)
+
+    def table(
+        self, partition: str, schedule: DualSchedule, steps: Sequence[StepPlan], adapters: Adapters = ()
+    ) -> ModulationTable:
+        """The modulation table of a schedule with ``adapters`` in the weights; made once, kept for the next request
+        with the same ones."""
+        return self.tables.of(partition, schedule, steps, adapters)
 
     def encode_text(self, prompt: str, visuals: Sequence[Visual]) -> TextCondition:
         """The text rows; a repeated prompt with the same pictures is encoded once."""
@@ -172,7 +184,9 @@ def parts_and_limits(config: EngineConfig) -> tuple[Parts, Limits]:
     Raises ``ConfigError`` and ``CheckpointError``.
     """
     parts = find_parts(locate(config.model))
-    return narrowed(parts, limits_of(parts), config.task_type)
+    parts, limits = narrowed(parts, limits_of(parts), config.task_type)
+    adapters = open_adapters(config.adapters, tuple(parts.transformers))
+    return parts, replace(limits, adapters=tuple(one.facts for one in adapters))
 
 
 def for_task(config: EngineConfig, task: str) -> EngineConfig:
@@ -218,6 +232,9 @@ def _load(
         f"CUDA graphs of small forwards {'on' if resolved.cuda_graphs else 'off'} on {resolved.device}; "
         f"text encoder: attention {resolved.text_attention}, quantization {resolved.text_quantize.method}"
     )
+    adapters = open_adapters(config.adapters, tuple(parts.transformers))
+    for line in (line for one in adapters for line in one.notes):
+        loading.line(line)
     placement = decide(config, resolved, parts, limits)
     if placement.plan is not None:
         loading.line(f"plan: {placement.plan.summary()}")
@@ -244,6 +261,7 @@ def _load(
         graphs=graphs,
         num_forwards=limits.default_num_sigmas - 1,
         on_stage=on_stage,
+        adapters=adapters,
     )
     if ranks is not None:
         ranks.wait_loaded()
@@ -265,17 +283,20 @@ def _load(
         audio = place_audio(parts.audio_vae, residency, residences.audio, device=resolved.device)
         part.num_bytes = audio.bytes_read
     loading.line(f"weights loaded: {loading.total()}; {gib(residency.host_bytes)} stay in host memory for the device")
+    checkpoint_hash = model_hash(parts.root)
     return Components(
         config=resolved,
         limits=limits,
         parts=parts,
-        model_hash=model_hash(parts.root),
+        checkpoint_hash=checkpoint_hash,
+        model_hash=hash_with(checkpoint_hash, [(one.file.sha256, one.strength) for one in adapters]),
         schedule=schedule,
         attend=attend,
         dits=dits.by_partition,
         runners=dits.runners,
         readers=dits.readers,
         tables=dits.tables,
+        adapted=dits.adapted,
         text=Conditioner(FolderTokenizer.load(parts.tokenizer), PatchConfig.load(parts.processor), encoder),
         audio=audio,
         placement=placement,

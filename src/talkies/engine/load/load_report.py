@@ -46,6 +46,14 @@ class LoadReport:
         self.seconds += seconds
         self.line(f"{name} loaded: {rate(part.num_bytes, seconds)}")
 
+    @contextmanager
+    def checks(self, what: str | None) -> Iterator[None]:
+        """What is checked before anything is loaded; nothing is said where ``what`` is ``None``."""
+        began = time.perf_counter()
+        yield
+        if what is not None:
+            self.line(f"{what} checked in {time.perf_counter() - began:.1f} s")
+
     def total(self) -> str:
         return rate(self.num_bytes, self.seconds)
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from talkies.adapters.fuse import FusedTensors
+from talkies.engine.load.adapt import AdaptedDiT, Adapters
 from talkies.engine.load.load_report import LoadReport
 from talkies.h3.config import DiTConfig
 from talkies.h3.timesteps import StepPlan
@@ -26,30 +28,37 @@ def tables_bytes(config: DiTConfig, num_forwards: int, dtype: torch.dtype) -> in
 
 
 class Tables:
-    """``readers`` hand out AdaLN projections of each partition, one block at a time; ``max_bytes`` are kept."""
+    """``readers`` hand out AdaLN projections of each partition, one block at a time; those of ``adapted`` also with
+    other adapters in them; ``max_bytes`` are kept."""
 
     def __init__(
         self,
-        readers: Mapping[str, DiTReader],
+        readers: Mapping[str, DiTReader | FusedTensors],
+        adapted: Mapping[str, AdaptedDiT],
         residency: Residency,
         device: torch.device,
         loading: LoadReport,
         max_bytes: int,
     ) -> None:
         self.readers, self.max_bytes = readers, max_bytes
+        self._adapted = adapted
         self._residency, self._device, self._loading = residency, device, loading
         self._tables: OrderedDict[object, ModulationTable] = OrderedDict()
 
-    def of(self, partition: str, schedule: DualSchedule, steps: Sequence[StepPlan]) -> ModulationTable:
-        """The table of a schedule that covers ``steps``; made once, kept for the next request with the same one."""
-        key = (partition, schedule.key)
+    def of(
+        self, partition: str, schedule: DualSchedule, steps: Sequence[StepPlan], adapters: Adapters = ()
+    ) -> ModulationTable:
+        """The table of a schedule with ``adapters`` in the weights that covers ``steps``; made once, kept for the next
+        request with the same ones."""
+        key = (partition, schedule.key, adapters)
         known = self._tables.get(key)
         if known is not None and known.covers(steps):
             self._tables.move_to_end(key)
             return known.rebind(steps)
         # Other rows (a keyframe's, say) add pairs to the same schedule; the larger table serves both.
         self._residency.release()  # one AdaLN matrix is as large as a block
-        reader = self.readers[partition]
+        adapted = self._adapted.get(partition)
+        reader = self.readers[partition] if adapted is None else adapted.source(adapters)
         with self._loading.part(f"AdaLN of {partition}") as part:
             before = reader.files.bytes_asked
             table = build_table(reader, steps, self._device)

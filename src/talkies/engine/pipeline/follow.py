@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from talkies.attention.base import Trimmed
+from talkies.engine.load.adapt import Adapters, use_adapters
 from talkies.engine.load.dits import DiTs
 from talkies.engine.pipeline.orders import Drop, Order, Prepare, Refine, Step, check_agreement
 from talkies.engine.pipeline.state import RequestState, plans_of, state_of
@@ -32,6 +33,7 @@ class Follower:
         self.runners: Mapping[str, Runner] = dits.runners
         self.residency, self.attend = residency, attend
         self._tables, self._groups, self._device = dits.tables, groups, device
+        self._adapted = dits.adapted
         self._states: dict[int, RequestState] = {}
         self._group: StepGroup | None = None
 
@@ -49,9 +51,14 @@ class Follower:
                 for number in numbers:
                     self._states.pop(number, None)
                 self._group = None
-            case Refine(partition=partition, states=kind):
+            case Refine(partition=partition, adapters=adapters, states=kind):
+                self.use(partition, adapters)
                 self.residency.enter(f"dit.{partition}.refiner")
                 self.runners[partition].refine_text(taken(kind, self._device, self._groups.peers))
+
+    def use(self, partition: str, adapters: Adapters) -> None:
+        """As ``Components.use`` does on rank 0: each rank changes its own share of the weights."""
+        use_adapters(self._adapted, partition, adapters)
 
     def _prepared(self, order: Prepare) -> RequestState:
         given = [taken(kind, self._device, self._groups.peers) for kind in order.tensors]
@@ -59,10 +66,11 @@ class Follower:
         layout, schedule = order.layout, order.schedule
         return state_of(
             self,
-            self._tables.of(order.partition, schedule, plans_of(layout, schedule)),
+            self._tables.of(order.partition, schedule, plans_of(layout, schedule), order.adapters),
             request=order.request,
             task=order.task,
             partition=order.partition,
+            adapters=order.adapters,
             seed=order.seed,
             geometry=order.geometry,
             layout=layout,

@@ -10,6 +10,8 @@ from talkies import __version__
 from talkies.engine.load.build import Components
 from talkies.engine.pipeline.state import RequestState
 from talkies.engine.port.facts import Facts
+from talkies.few_steps import followed, in_use
+from talkies.files.location import hash_with
 from talkies.files.paths import local_path, own_name, public_name
 from talkies.media.fetch.uri import FetchPolicy, fetch
 from talkies.request import Condition
@@ -20,7 +22,7 @@ CHUNK_BYTES = 1 << 20
 
 def clip_metadata(components: Components, state: RequestState, facts: Facts) -> dict[str, Any]:
     """``request`` repeats the clip (one output, its own seed, every default filled in); ``effective`` explains it;
-    ``inputs`` are name and SHA-256 of each reference.
+    ``inputs`` are name and SHA-256 of each reference, ``adapters`` those that were in the weights.
 
     No folder of anybody's machine, no upload and no key in a URL is written: of a file its name, of a URL what stands
     before its query, of a data: URL nothing but the hash. ``record_inputs=False`` leaves all of it out.
@@ -32,17 +34,24 @@ def clip_metadata(components: Components, state: RequestState, facts: Facts) -> 
         entry["uri"] = _public_uri(condition) if recorded else f"{OMITTED}on request"
         del entry["name"]
     request["target"] = {"width": g.width, "height": g.height, "num_frames": g.num_frames}
+    known = components.limits.adapters
+    _, _, request["video_shift"], request["audio_shift"] = followed(state.request, components.schedule, known)
     if request["sigmas"] is None:
         request["num_sigmas"] = state.schedule.num_sigmas
-    request["video_shift"] = state.request.video_shift or components.schedule.video_shift
-    request["audio_shift"] = state.request.audio_shift or components.schedule.audio_shift
+    used = in_use(state.request, known)
+    request["adapters"] = [{"name": one.facts.name, "strength": one.strength} for one in used]  # repeated, it has these
+    adapters = [{"name": one.facts.name, "sha256": one.facts.sha256, "strength": one.strength} for one in used]
     inputs = [_input(condition) for condition in state.request.conditions] if recorded else []
     return {
         "talkies": __version__,
         "request": request,
         **({"inputs": inputs} if inputs else {}),
         "effective": facts.effective(),
-        "model": {"name": public_name(components.config.model_name), "hash": components.model_hash},
+        "model": {
+            "name": public_name(components.config.model_name),
+            "hash": hash_with(components.checkpoint_hash, [(one.facts.sha256, one.strength) for one in used]),
+        },
+        **({"adapters": adapters} if adapters else {}),
     }
 
 

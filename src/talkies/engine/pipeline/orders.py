@@ -20,6 +20,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from talkies.engine.load.adapt import Adapters
 from talkies.engine.pipeline.state import RequestState
 from talkies.errors import WorkerDied
 from talkies.h3.geometry import Geometry
@@ -41,6 +42,7 @@ class Prepare:
     request: VideoRequest
     task: Task
     partition: str
+    adapters: Adapters
     seed: int
     geometry: Geometry
     layout: PackedLayout
@@ -70,20 +72,24 @@ class Drop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refine:
-    """``refine_text`` of ``partition`` over states [L, text_dim], which follow: where the refiner is cut over ranks."""
+    """``refine_text`` of ``partition`` with these adapters over states [L, text_dim], which follow: where the refiner
+    is cut over ranks."""
 
     partition: str
+    adapters: Adapters
     states: Kind
 
 
 Order = Prepare | Step | Drop | Refine
 
 
-def lead_refine(leader: Leader, partition: str, states_LT: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
+def lead_refine(
+    leader: Leader, partition: str, adapters: Adapters, states_LT: Tensor, run: Callable[[Tensor], Tensor]
+) -> Tensor:
     """``run(states)`` on this rank, and on the others where the refiner is cut over ranks."""
     if leader.groups.mesh.tensor == 1:
         return run(states_LT)
-    order = Refine(partition=partition, states=kind_of(states_LT))
+    order = Refine(partition=partition, adapters=adapters, states=kind_of(states_LT))
     return leader.together(order, (states_LT,), lambda: run(states_LT))
 
 
@@ -139,6 +145,7 @@ def _prepare(number: int, state: RequestState, tensors: Sequence[Tensor]) -> Pre
         request=state.request,
         task=state.task,
         partition=state.partition,
+        adapters=state.adapters,
         seed=state.seed,
         geometry=state.geometry,
         layout=replace(state.layout),  # a new one: what was made of this one on a device stays here
@@ -151,7 +158,10 @@ def _prepare(number: int, state: RequestState, tensors: Sequence[Tensor]) -> Pre
 
 def _hash_of(numbers: Sequence[int], states: Sequence[RequestState]) -> int:
     """63 bits of what is to be run."""
-    said = [(n, s.partition, s.seed, s.step, s.num_forwards, s.num_rows) for n, s in zip(numbers, states, strict=True)]
+    said = [
+        (n, s.partition, s.adapters, s.seed, s.step, s.num_forwards, s.num_rows)
+        for n, s in zip(numbers, states, strict=True)
+    ]
     return int.from_bytes(hashlib.blake2b(repr(said).encode(), digest_size=8).digest(), "big") >> 1
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from talkies.codecs.finite import require_finite
 from talkies.codecs.text.encoder import TextCondition
 from talkies.engine.config import EngineConfig
+from talkies.engine.load.adapt import Adapters
 from talkies.engine.load.build import Components, parts_and_limits
 from talkies.engine.pipeline import tasks
 from talkies.engine.pipeline.condition_media import MediaAccess, SoundInput
@@ -20,6 +21,7 @@ from talkies.engine.pipeline.given import Given, locked_latents, locks_of, of_ro
 from talkies.engine.pipeline.orders import lead_refine
 from talkies.engine.pipeline.state import RequestState, plans_of, state_of
 from talkies.engine.pipeline.tasks import TASKS, Prepared
+from talkies.few_steps import followed, in_use
 from talkies.h3.conditions import AudioCondition, PackedCondition, VisualCondition
 from talkies.h3.geometry import Geometry, Limits, encodable_frames
 from talkies.h3.packing import audio_to_rows, build_layout, patchify_video, rows_to_audio, unpatchify_video
@@ -70,16 +72,15 @@ def schedule_of(components: Components, request: VideoRequest) -> DualSchedule:
 
 
 def _schedule(request: VideoRequest, stated: ReleaseSchedule, limits: Limits) -> DualSchedule:
-    base = request.sigmas if request.sigmas is not None else stated.base
-    num_sigmas = request.num_sigmas
+    num_sigmas, base, video_shift, audio_shift = followed(request, stated, limits.adapters)
     if base is None and num_sigmas is None:
         num_sigmas = limits.default_num_sigmas
-    return build_dual(
-        num_sigmas,
-        video_shift=request.video_shift or stated.video_shift,
-        audio_shift=request.audio_shift or stated.audio_shift,
-        base=base,
-    )
+    return build_dual(num_sigmas, video_shift=video_shift, audio_shift=audio_shift, base=base)
+
+
+def adapters_of(components: Components, request: VideoRequest) -> Adapters:
+    """Those of its DiT that are in its weights while it is denoised: names and strengths, in order."""
+    return tuple((one.facts.name, one.strength) for one in in_use(request, components.limits.adapters))
 
 
 def encode(components: Components, prepared: Prepared) -> Encoded:
@@ -168,7 +169,8 @@ def pack(components: Components, encoded: Encoded, *, output: int = 0, noise: No
         locked=locked_latents(prepared.given),
     )
     schedule = schedule_of(components, request)
-    table = components.table(partition, schedule, plans_of(layout, schedule))
+    adapters = adapters_of(components, request)
+    table = components.table(partition, schedule, plans_of(layout, schedule), adapters)
     seed = request.seed + output
     noise = noise or sampling_noise.draw(
         seed,
@@ -192,12 +194,13 @@ def pack(components: Components, encoded: Encoded, *, output: int = 0, noise: No
 
     def refine(states_LT: Tensor) -> Tensor:
         def own(states_LT: Tensor) -> Tensor:
+            components.use(partition, adapters)
             components.residency.enter(f"dit.{partition}.refiner")
             return components.runners[partition].refine_text(states_LT)
 
         states_LT = states_LT.to(device)
         leader = components.leader
-        return own(states_LT) if leader is None else lead_refine(leader, partition, states_LT, own)
+        return own(states_LT) if leader is None else lead_refine(leader, partition, adapters, states_LT, own)
 
     refined_text = encoded.refined_text(refine)
     video_rows, audio_rows = anchors.assemble(noise.video_rows.to(device), noise.audio_rows.to(device))
@@ -213,6 +216,7 @@ def pack(components: Components, encoded: Encoded, *, output: int = 0, noise: No
         geometry=geometry,
         layout=layout,
         schedule=schedule,
+        adapters=adapters,
         anchors=anchors,
         locks=locks,
         given=prepared.given,

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from talkies.adapters.route import open_adapters
 from talkies.attention import registry as attention
 from talkies.engine.config import EngineConfig, resolve
 from talkies.engine.load.build import parts_and_limits
@@ -52,6 +53,7 @@ def main(connection: Connection) -> int:
         attend = attention.create(resolved.attention, ops)
         cap(resolved.device, config.vram_budget)
         residency, (parts, limits) = Residency(), parts_and_limits(config)
+        adapters = open_adapters(config.adapters, tuple(parts.transformers))
         dits = build_dits(
             parts,
             resolved,
@@ -62,6 +64,7 @@ def main(connection: Connection) -> int:
             loading=LoadReport(resolved.device),
             groups=groups,
             num_forwards=limits.default_num_sigmas - 1,
+            adapters=adapters,
         )
         connection.send(Loaded())
         follower = Follower(dits, residency, attend, groups, resolved.device)

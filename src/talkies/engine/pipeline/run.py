@@ -21,6 +21,7 @@ from talkies.engine.pipeline.state import RequestState
 from talkies.engine.pipeline.step import denoise_step
 from talkies.engine.pipeline.tasks import Prepared
 from talkies.engine.port.facts import Facts
+from talkies.few_steps import in_use
 from talkies.request import VideoRequest
 from talkies.sampling.noise import Noise
 
@@ -128,8 +129,9 @@ class RequestRun:
 
     def _known(self, prepared: Prepared) -> Facts:
         schedule = pipeline.schedule_of(self._components, self.request)
+        adapters = in_use(self.request, self._components.limits.adapters)
         return replace(
-            Facts.of(self.request, prepared.geometry, num_forwards=schedule.num_forwards),
+            Facts.of(self.request, prepared.geometry, num_forwards=schedule.num_forwards, adapters=adapters),
             skipped_fraction=0.0,  # :func:`pipeline.pack` gives every request the step cache that skips nothing
             warnings=prepared.warnings,
             conditions_used=tuple(prepared.conditions_used),

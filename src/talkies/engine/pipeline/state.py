@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from talkies.attention.base import Exactness, Trimmed
+from talkies.engine.load.adapt import Adapters
 from talkies.engine.pipeline.given import Given
 from talkies.h3.geometry import Geometry
 from talkies.h3.layout import Role
@@ -43,6 +44,7 @@ class RequestState:
     layout: PackedLayout
     view: RowView
     schedule: DualSchedule
+    adapters: Adapters  # in the weights while it steps
     table: ModulationTable
     feed: ModulationFeed  # the table's steps on the device, one ahead
     anchors: Anchors

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from talkies.attention.base import Documents, Exactness, Trimmed
+from talkies.engine.load.adapt import Adapters
 from talkies.engine.pipeline.orders import lead_step
 from talkies.engine.pipeline.state import RequestState
 from talkies.h3.layout import concat_layouts
@@ -54,6 +55,8 @@ class Denoiser(Protocol):
     def leader(self) -> Leader | None:
         """``None`` where there is one rank, and on those that follow."""
         ...
+
+    def use(self, partition: str, adapters: Adapters) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +97,9 @@ class StepGroup:
 def denoise_step(components: Denoiser, *states: RequestState, group: StepGroup | None = None) -> StepGroup:
     """One forward for all of ``states``: both modalities of each move from their sigma to the next one.
 
-    Condition rows stay bit for bit. All must be of one partition. Returns what they share; given back as ``group``, it
-    saves the next step of the same requests from making it again. Where there are other ranks, they are told to do the
-    same; raises ``WorkerDied`` where one of them cannot.
+    Condition rows stay bit for bit. All must be of one partition and have the same adapters. Returns what they share;
+    given back as ``group``, it saves the next step of the same requests from making it again. Where there are other
+    ranks, they are told to do the same; raises ``WorkerDied`` where one of them cannot.
     """
     leader = components.leader
     if leader is None:
@@ -110,6 +113,9 @@ def own_step(components: Denoiser, *states: RequestState, group: StepGroup | Non
     partitions = {state.partition for state in states}
     assert len(partitions) == 1, partitions
     partition = partitions.pop()
+    adapters = {state.adapters for state in states}
+    assert len(adapters) == 1, adapters
+    components.use(partition, adapters.pop())
     dit, runner = components.dits[partition], components.runners[partition]
     components.residency.enter(f"dit.{partition}")
     if group is None or not group.is_of(states):

@@ -10,13 +10,15 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from talkies.few_steps import InUse
     from talkies.h3.geometry import Geometry
     from talkies.request import VideoRequest
 
 _RESULT = (
     *("path", "frames", "seconds", "size", "seed", "task", "num_forwards", "skipped_fraction", "stages_s"),
-    *("warnings", "conditions_used"),
+    *("warnings", "conditions_used", "adapters"),
 )
+_TUPLES = ("warnings", "conditions_used", "adapters")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +36,7 @@ class Facts:
     skipped_fraction: float | None = None  # of the forwards, by a step cache
     warnings: tuple[str, ...] = ()
     conditions_used: tuple[dict[str, Any], ...] = ()  # what became of each condition: size, crop, rate, length
+    adapters: tuple[dict[str, Any], ...] = ()  # in the weights: name and strength of each, in order
     rows: int | None = None  # of the packed sequence
     stages_s: Mapping[str, float] = field(default_factory=dict)
     peak_memory_mb: int | None = None
@@ -43,7 +46,9 @@ class Facts:
     remix_of: str | None = None  # the job that this one was made from
 
     @classmethod
-    def of(cls, request: VideoRequest, geometry: Geometry, *, num_forwards: int) -> Facts:
+    def of(
+        cls, request: VideoRequest, geometry: Geometry, *, num_forwards: int, adapters: tuple[InUse, ...] = ()
+    ) -> Facts:
         """The plan: all that follows from a request and the checkpoint's limits."""
         return cls(
             task=str(request.resolved_task),
@@ -53,13 +58,14 @@ class Facts:
             fps=geometry.fps,
             seed=request.seed,
             num_forwards=num_forwards,
+            adapters=tuple({"name": one.facts.name, "strength": one.strength} for one in adapters),
         )
 
     def to_dict(self) -> dict[str, Any]:
         """All that is known, as JSON values; :meth:`from_dict` reads it."""
         values = {known.name: getattr(self, known.name) for known in fields(self)}
         values["stages_s"] = {name: round(seconds, 4) for name, seconds in self.stages_s.items()}
-        for name in ("warnings", "conditions_used"):
+        for name in _TUPLES:
             values[name] = list(values[name])
         return {name: value for name, value in values.items() if value is not None}
 
@@ -67,7 +73,7 @@ class Facts:
     def from_dict(cls, values: Mapping[str, Any]) -> Facts:
         """What :meth:`to_dict` wrote, perhaps of another version: what is not known here is left out."""
         known = {name: values[name] for name in (each.name for each in fields(cls)) if name in values}
-        for name in ("warnings", "conditions_used"):
+        for name in _TUPLES:
             known[name] = tuple(known.get(name, ()))
         return cls(**known)
 

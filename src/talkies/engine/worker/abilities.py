@@ -8,7 +8,7 @@ from talkies.engine.config import EMBEDDED, EngineConfig, resolve
 from talkies.engine.load import build
 from talkies.engine.port.messages import WorkerOptions
 from talkies.engine.port.service import ServiceInfo
-from talkies.files.location import model_hash
+from talkies.files.location import hash_with, model_hash
 
 
 def describe_service(options: WorkerOptions) -> ServiceInfo:
@@ -17,7 +17,7 @@ def describe_service(options: WorkerOptions) -> ServiceInfo:
     parts, limits = build.parts_and_limits(options.config)
     return ServiceInfo(
         model_name=model_name(options.config),
-        model_hash=model_hash(parts.root),
+        model_hash=hash_with(model_hash(parts.root), [(one.sha256, one.strength) for one in limits.adapters]),
         limits=limits,
         device=str(resolved.device),
         attention=resolved.attention,

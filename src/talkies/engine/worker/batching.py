@@ -13,11 +13,12 @@ from talkies.stepcache.off import Off
 def batch_key(state: RequestState) -> Hashable | None:
     """States with equal keys may share a forward; None may not share at all.
 
-    A step cache decides for one request, while a forward runs or skips for all of its rows.
+    The weights have one set of adapters in them at a time. A step cache decides for one request, while a forward runs
+    or skips for all of its rows.
     """
     if state.done or not isinstance(state.step_cache, Off):
         return None
-    return ("denoise", state.partition)
+    return ("denoise", state.partition, state.adapters)
 
 
 class Batcher:

@@ -17,6 +17,7 @@ from talkies.engine.pipeline.state import RequestState
 from talkies.engine.pipeline.step import denoise_step
 from talkies.engine.port.failure import out_of_memory
 from talkies.engine.worker.batching import Batcher
+from talkies.few_steps import ladder_of
 from talkies.placement.graphs.replay import is_small
 from talkies.request import Condition, Target, VideoRequest
 
@@ -95,11 +96,12 @@ def _request(components: Components, num_frames: int, folder: Path) -> VideoRequ
         Image.new("RGB", (64, 64), (128, 128, 128)).save(picture)
         conditions = (Condition(kind="image", uri=str(picture)),)
     # An approximating attention runs between the first forward and the last one, and a graph is replayed from the third
-    # forward of one kind on. A distilled checkpoint fixes its number of sigmas.
+    # forward of one kind on. A distilled checkpoint or adapter fixes its number of sigmas.
     plain = components.graphs is None and components.attend.exactness is None
-    num_sigmas = None if components.schedule.base is not None else 3 if plain else 6
-    target = Target(num_frames=num_frames)
-    return VideoRequest(prompt="warm up", num_sigmas=num_sigmas, target=target, conditions=conditions)
+    num_sigmas = 3 if plain else 6
+    request = VideoRequest(prompt="warm up", target=Target(num_frames=num_frames), conditions=conditions)
+    fixed = components.schedule.base is not None or ladder_of(request, components.limits.adapters) is not None
+    return request if fixed else request.replace(num_sigmas=num_sigmas)
 
 
 def _measure(components: Components, num_frames: int, count: int = 1) -> tuple[int, float]:

@@ -30,6 +30,8 @@ TOP_LEVEL: dict[str, str] = {
     "start_time_seconds": "number_or_list",
     "num_inference_steps": "integer",
     "num_forwards": "integer",
+    "adapters": "list",
+    "lora": "adapter",
     "sigmas": "list",
     "flow_shift": "number",
     "audio_flow_shift": "number",
@@ -91,7 +93,6 @@ NO_EFFECT: dict[str, tuple[str, str]] = {
 
 # Known names of other servers whose effect does not exist here. A value that asks for nothing is accepted.
 REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
-    "lora": ((), "no adapter is loaded; an operator loads adapters, a request cannot name a server path"),
     "enable_frame_interpolation": ((False,), "frames are made at the model's own rate"),
     "frame_interpolation_exp": ((1,), "frames are made at the model's own rate"),
     "frame_interpolation_scale": ((1, 1.0), "frames are made at the model's own rate"),
@@ -125,7 +126,6 @@ WAYS_OUT: dict[str, str] = {
         f"{kind}_url": f'use {kind}_reference={{"{kind}_url": ...}} or conditions'
         for kind in ("image", "video", "audio")
     },
-    "lora": "leave it out, or serve weights that have it merged",
     "source_video": "give it as footage",
     "source_audio": "give it as soundtrack",
     "video_noise_mask": "use footage_start_time_seconds and footage_end_time_seconds",
@@ -150,6 +150,8 @@ EXTRA_PARAMS: dict[str, str] = {
     "num_inference_steps": "num_inference_steps",
     "num_forwards": "num_forwards",
     "sigmas": "sigmas",
+    "adapters": "adapters",
+    "lora": "lora",
     "seed": "seed",
     "quality": "quality",
     "fit": "fit",

@@ -15,6 +15,7 @@ from talkies.h3.geometry import Limits
 from talkies.request import Condition, Target, Task, VideoRequest
 from talkies.server.errors import told_as
 from talkies.server.intake import fields, references
+from talkies.server.intake.adapters import adapters_of, counted
 from talkies.server.intake.body import Body
 from talkies.server.intake.coerce import coerce, shown
 from talkies.server.intake.references import Source
@@ -72,8 +73,11 @@ class _Reader:
                 task=task,
                 target=self._canvas_and_length(target),
                 conditions=tuple(placeholder(i, s) for i, s in enumerate(sources)),
+                adapters=adapters_of(self.flat, self.names, self.warnings, form=self.body.form),
                 **sampling(self.flat, self.names, form=self.body.form),
             )
+            if "num_inference_steps" in self.flat and self.flat.get("num_forwards") is None:
+                request = counted(request, self.limits.adapters, self.warnings)
         return Draft(
             request=request,
             names=self.names,

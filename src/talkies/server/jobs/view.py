@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from talkies.capacity.demand import num_forwards
 from talkies.engine.port.facts import Facts
+from talkies.few_steps import in_use
 from talkies.h3.geometry import Geometry, Limits
 from talkies.request import VideoRequest
 from talkies.server.jobs.live import Live, LiveState, percent
@@ -58,6 +59,7 @@ class VideoJob(BaseModel):
     seed: int
     num_forwards: int
     num_inference_steps: int
+    adapters: list[dict[str, Any]]
     queue_position: int | None
     stage: str | None
     step: int | None
@@ -98,7 +100,8 @@ class ErrorEnvelope(BaseModel):
 
 def planned_facts(request: VideoRequest, geometry: Geometry, limits: Limits, *, remix_of: str | None = None) -> Facts:
     """What the clip will be, known before the queue. The engine's facts replace these when they come."""
-    plan = Facts.of(request, geometry, num_forwards=num_forwards(request, limits))
+    adapters = in_use(request, limits.adapters)
+    plan = Facts.of(request, geometry, num_forwards=num_forwards(request, limits), adapters=adapters)
     return replace(plan, seconds=round(geometry.duration_s, 6), remix_of=remix_of)  # the engine's seconds are exact
 
 
@@ -148,6 +151,7 @@ def job_object(record: JobRecord, live: Live, states: Mapping[str, LiveState] | 
         "seed": facts.seed,
         "num_forwards": facts.num_forwards,
         "num_inference_steps": facts.num_forwards + 1,
+        "adapters": list(facts.adapters),
         "queue_position": state.queue_position if running and state else None,
         "stage": state.stage if running and state else None,
         "step": state.step if running and state else None,
