@@ -16,7 +16,7 @@ from talkies.engine.options import OPTIONS
 
 R = TypeVar("R")
 
-METAVARS = {"words": "NAMES", "count": "N", "size": "SIZE", "named_paths": "ADAPTER"}
+METAVARS = {"words": "NAMES", "count": "N", "size": "SIZE", "named_paths": "FILE"}
 
 
 def takes_engine_options(

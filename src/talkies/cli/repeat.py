@@ -47,6 +47,8 @@ def check_adapters(path: Path, request: VideoRequest, known: Sequence[AdapterFac
     with, or is not loaded."""
     from talkies.media.read.probe import probe
 
+    if not request.adapters:
+        return
     had = {str(one.get("name")): one.get("sha256") for one in probe(os.fspath(path)).request.get("adapters") or ()}
     loaded = {facts.name: facts.sha256 for facts in known}
     for name in (choice.name for choice in request.adapters or ()):
