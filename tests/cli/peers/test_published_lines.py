@@ -159,7 +159,7 @@ def test_all_that_is_wrong_is_told_at_once(start):
         ("--text-encoder-cpu-offload --offload none", "exclude each other"),
         ("--model-type llm", "picture and sound"),
         ("--uds /tmp/s", "--host and --port"),
-        ("--lora-nickname x", "adapters are not available"),
+        ("--lora-nickname x", "adapters have names here"),
     ],
 )
 def test_what_is_not_taken_has_its_reason(start, flags, words):

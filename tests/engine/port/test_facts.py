@@ -37,7 +37,7 @@ def test_what_is_not_known_is_not_written():
 def test_a_result_has_the_keys_that_the_command_prints():
     assert list(DONE.result()) == [
         *("path", "frames", "seconds", "size", "seed", "task", "num_forwards", "skipped_fraction", "stages_s"),
-        *("warnings", "conditions_used"),
+        *("warnings", "conditions_used", "adapters"),
     ]
     assert DONE.result()["warnings"] == ["a hint"]
 

@@ -27,5 +27,5 @@ def test_facts_are_kept_in_the_form_that_every_version_reads() -> None:
     facts = Facts(task="t2va", size="112x64", frames=39, seconds=1.625, fps=24, seed=3, num_forwards=3)
     assert encode("facts", facts) == (
         '{"task":"t2va","size":"112x64","frames":39,"seconds":1.625,"fps":24,"seed":3,"num_forwards":3,'
-        '"warnings":[],"conditions_used":[],"stages_s":{}}'
+        '"warnings":[],"conditions_used":[],"adapters":[],"stages_s":{}}'
     )
