@@ -30,8 +30,7 @@ from talkies.attention import registry
 from talkies.benchmarks import forward as fw
 from talkies.benchmarks.random_dit import RandomDiT
 from talkies.benchmarks.timing import free, median_of
-from talkies.engine.pipeline.step import whole_documents
-from talkies.h3.spans import Stream
+from talkies.engine.pipeline.step import velocities
 from talkies.kernels import select
 from talkies.model.dit import PackedDiT
 from talkies.model.runner import Runner
@@ -121,16 +120,8 @@ class Forward:
 
     @torch.inference_mode()
     def __call__(self) -> tuple[Tensor, Tensor]:
-        dit, sharing, x = self.dit, self.runner.sharing, self.inputs
-        if sharing is None:
-            rows = dit.embed(x.video, x.audio, self.refined, x.layout)
-            return dit.project(self.runner.blocks(rows, self.view, x.modulation), x.layout, x.modulation)
-        share = sharing.share(x.layout.spans)
-        mine = share.of(Stream.VIDEO, x.video), share.of(Stream.AUDIO, x.audio), share.of(Stream.TEXT, self.refined)
-        view = whole_documents(self.view).cut(share.start, share.stop)
-        modulation = x.modulation.cut(share.start, share.stop)
-        out = self.runner.blocks(dit.embed(*mine, share), view, modulation)
-        return sharing.gathered(*dit.project(out, share, modulation), x.layout.spans)
+        x = self.inputs
+        return velocities(self.dit, self.runner, x.video, x.audio, self.refined, x.layout, self.view, x.modulation)
 
 
 @dataclass

@@ -8,7 +8,6 @@ import torch
 
 from talkies.attention import registry
 from talkies.h3.packing import AudioCondition, PackedLayout, VisualCondition, build_layout, concat_layouts
-from talkies.h3.spans import Stream
 from talkies.h3.timesteps import step_plan
 from talkies.kernels.select import REFERENCE
 from talkies.model.modulation import build_table
@@ -88,21 +87,17 @@ class Inputs:
 @torch.inference_mode()
 def forward(dit, runner, inputs: Inputs, *, poison: float | None = None, exact=()):
     """(video, audio) velocities of all rows. ``poison`` is what structural padding holds."""
-    from talkies.engine.pipeline.step import whole_documents
+    from talkies.engine.pipeline.step import velocities
 
-    layout, modulation = inputs.layout, inputs.modulation
+    layout, sharing = inputs.layout, runner.sharing
     refined = dit.refine_text(inputs.text.to(dit.dtype), layout.text_documents)
     view = dit.view(layout)
     view = view.with_exact(exact) if exact else view
-    start, stop, part = 0, layout.total_rows, layout
-    rows = {Stream.VIDEO: inputs.video, Stream.AUDIO: inputs.audio, Stream.TEXT: refined}
-    if runner.sharing is not None:
-        part = runner.sharing.share(layout.spans)
-        start, stop = part.start, part.stop
-        rows = {stream: part.of(stream, x) for stream, x in rows.items()}
-        view, modulation = whole_documents(view).cut(start, stop), modulation.cut(start, stop)
-    x = dit.embed(rows[Stream.VIDEO], rows[Stream.AUDIO], rows[Stream.TEXT], part)
-    if poison is not None:
-        x[max(0, layout.num_rows - start) :] = poison
-    out = dit.project(runner.blocks(x, view, modulation), part, modulation)
-    return out if runner.sharing is None else runner.sharing.gathered(*out, layout.spans)
+    start = 0 if sharing is None else sharing.share(layout.spans).start
+
+    def through(x, run):
+        if poison is not None:
+            x[max(0, layout.num_rows - start) :] = poison
+        return run(x)
+
+    return velocities(dit, runner, inputs.video, inputs.audio, refined, layout, view, inputs.modulation, through)

@@ -10,8 +10,9 @@ after it all ranks hold the same states, and move them by the same step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -23,7 +24,7 @@ from talkies.engine.pipeline.orders import lead_step
 from talkies.engine.pipeline.state import RequestState
 from talkies.h3.layout import concat_layouts
 from talkies.h3.packing import PackedLayout
-from talkies.h3.spans import Stream
+from talkies.h3.spans import Arranged, Stream
 from talkies.model.block import RowView
 from talkies.model.dit import PackedDiT
 from talkies.model.modulation import JointRuns, StepModulation, join_modulations
@@ -125,21 +126,40 @@ def own_step(components: Denoiser, *states: RequestState, group: StepGroup | Non
     view = exact_view(group.view, states, components.attend.exactness)
     # A policy decides for one request, while a shared forward runs or skips for the rows of all: see ``batch_key``.
     cache = states[0].step_cache if len(states) == 1 else _OFF
-    step, num_blocks = states[0].step, dit.config.num_layers
-    if runner.sharing is None:
-        x = dit.embed(*rows, group.refined_text, group.layout)
-        x = cache.forward(step, x, BlockRun(runner.blocks, view, modulation, num_blocks))
-        video, audio = dit.project(x, group.layout, modulation)
-    else:
-        share = runner.sharing.share(group.layout.spans)
-        video_rows, audio_rows = share.of(Stream.VIDEO, rows[0]), share.of(Stream.AUDIO, rows[1])
-        x = dit.embed(video_rows, audio_rows, share.of(Stream.TEXT, group.refined_text), share)
-        view, modulation = whole_documents(view).cut(share.start, share.stop), modulation.cut(share.start, share.stop)
-        x = cache.forward(step, x, BlockRun(runner.blocks, view, modulation, num_blocks))
-        video, audio = runner.sharing.gathered(*dit.project(x, share, modulation), group.layout.spans)
+    through = partial(cache.forward, states[0].step)
+    video, audio = velocities(dit, runner, *rows, group.refined_text, group.layout, view, modulation, through)
     each = zip(video.split(group.num_video_rows), audio.split(group.num_audio_rows), strict=True)
     advance(states, list(each))
     return group
+
+
+def velocities(
+    dit: PackedDiT,
+    runner: Runner,
+    video_rows: Tensor,
+    audio_rows: Tensor,
+    refined_text_LD: Tensor,
+    layout: PackedLayout,
+    view: RowView,
+    modulation: StepModulation,
+    through: Callable[[Tensor, BlockRun], Tensor] = lambda x_SD, run: run(x_SD),
+) -> tuple[Tensor, Tensor]:
+    """One forward over all rows of ``layout``: float32 velocities, video [Nv, C * 4] and audio [Na, C].
+
+    ``through`` takes what was embedded through the blocks. Where ranks share rows, it is given this rank's alone, and
+    what comes back are the rows of all ranks: collective.
+    """
+    sharing = runner.sharing
+    part: Arranged = layout
+    if sharing is not None:
+        share = part = sharing.share(layout.spans)
+        video_rows, audio_rows = share.of(Stream.VIDEO, video_rows), share.of(Stream.AUDIO, audio_rows)
+        refined_text_LD = share.of(Stream.TEXT, refined_text_LD)
+        view, modulation = whole_documents(view).cut(share.start, share.stop), modulation.cut(share.start, share.stop)
+    x_SD = dit.embed(video_rows, audio_rows, refined_text_LD, part)
+    x_SD = through(x_SD, BlockRun(runner.blocks, view, modulation, dit.config.num_layers))
+    made = dit.project(x_SD, part, modulation)
+    return made if sharing is None else sharing.gathered(*made, layout.spans)
 
 
 def advance(states: Sequence[RequestState], velocities: Sequence[tuple[Tensor, Tensor]]) -> None:
