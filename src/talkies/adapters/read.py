@@ -123,10 +123,8 @@ class AdapterFile:
 
     def _naming(self, mine: Sequence[Meaning], config: DiTConfig) -> Layout:
         """Whose names its modules have: the ones that more keys are found under."""
-        counts = {
-            layout: sum(meaning.stored in stored_keys(config, layout) for meaning in mine)
-            for layout in (Layout.PORT, Layout.REPACKED)
-        }
+        known = {layout: stored_keys(config, layout) for layout in (Layout.PORT, Layout.REPACKED)}
+        counts = {layout: sum(meaning.stored in keys for meaning in mine) for layout, keys in known.items()}
         if not any(counts.values()):
             key = mine[0].key if mine else ""
             raise CheckpointError(

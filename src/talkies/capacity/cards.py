@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from talkies.capacity.hardware import GIB, H200, Hardware
 from talkies.errors import ConfigError
@@ -154,8 +155,8 @@ def parse(text: str) -> Hardware:
 
 def _changed(card: Hardware, found: dict[str, float], unified: bool) -> Hardware:
     """The card with what was written after its name."""
-    changes = {_FIELDS[key]: int(v) if key in ("vram", "ram") else v for key, v in found.items()}
-    return replace(card, **changes, unified=unified or card.unified)  # type: ignore[arg-type]
+    changes: dict[str, Any] = {_FIELDS[key]: int(v) if key in ("vram", "ram") else v for key, v in found.items()}
+    return replace(card, **changes, unified=unified or card.unified)
 
 
 def _value(text: str, key: str, value: str) -> tuple[str, float]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from talkies.errors import InvalidRequest
+from talkies.h3.clip_plan import plan
 from talkies.h3.geometry import Geometry, Limits, canvas_of_aspect, encodable_frames
 from talkies.request import Condition, VideoRequest
 from talkies.values import plain
@@ -124,6 +125,18 @@ def frames_of_lock(seconds: float, limits: Limits) -> int:
     return frames
 
 
+def longest_s(request: VideoRequest, limits: Limits) -> float:
+    """Of a lock's file, what can become a part of the clip: its length where the request names one, else the longest
+    clip's. Raises ``InvalidRequest`` for a length that is none."""
+    if _leaves_length(request):
+        return limits.max_frames / limits.fps
+    return plan(request, limits, auto_aspect=1.0).duration_s
+
+
+def _leaves_length(request: VideoRequest) -> bool:
+    return request.target.seconds is None and request.target.num_frames is None
+
+
 def check_covers(role: str, seconds: float, geometry: Geometry, limits: Limits) -> None:
     """Raises ``InvalidRequest`` for a lock of ``seconds`` that ends before the clip does."""
     if seconds * geometry.fps + LACK_FRAMES >= geometry.num_frames:
@@ -145,7 +158,7 @@ def with_target_of_locks(
     if aspect is not None and target.width is None and target.aspect in (None, "auto", "adaptive"):
         width, height = canvas_of_aspect(aspect, limits)
         target = replace(target, width=width, height=height, aspect=None)
-    if seconds is not None and target.seconds is None and target.num_frames is None:
+    if seconds is not None and _leaves_length(request):
         target = replace(target, num_frames=frames_of_lock(seconds, limits))
     return request if target is request.target else request.replace(target=target)
 

@@ -11,6 +11,11 @@ from talkies.server.intake import fields
 from talkies.server.jobs.view import ErrorEnvelope
 from talkies.values import INT64_MAX, INT64_MIN, MAX_ADAPTERS, MAX_SIGMAS, MAX_STRENGTH, MIN_SIGMAS
 
+_KINDS = ("image", "video", "audio")
+# Fields that take one kind of file -> which.
+_ONE_KIND: dict[str, str] = {f"{kind}_reference": kind for kind in _KINDS} | {
+    str(role): str(kind) for role, kind in LOCK_KINDS.items()
+}
 _PLAIN: dict[str, dict[str, Any]] = {
     "text": {"type": "string"},
     "ratio": {"anyOf": [{"type": "string"}, {"type": "number", "exclusiveMinimum": 0}]},
@@ -69,9 +74,7 @@ def _adapter() -> dict[str, Any]:
 
 
 def _reference(name: str) -> dict[str, Any]:
-    kinds = [name.partition("_")[0]] if name.endswith("_reference") and name != "input_reference" else []
-    kinds = [LOCK_KINDS[name]] if name in LOCK_KINDS else kinds  # type: ignore[index]
-    keys = [f"{kind}_url" for kind in kinds or ("image", "video", "audio")]
+    keys = [f"{kind}_url" for kind in ([_ONE_KIND[name]] if name in _ONE_KIND else _KINDS)]
     one: dict[str, Any] = {
         "anyOf": [
             {"type": "string", "minLength": 1},

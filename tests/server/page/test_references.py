@@ -180,6 +180,26 @@ def test_an_error_names_the_file(open_page: Callable[..., Any], server: Server) 
     assert page.inner_text("#problem") == ""
 
 
+def test_what_the_server_says_of_its_model_later_clears_no_refusal(
+    open_page: Callable[..., Any], server: Server
+) -> None:
+    """The form can be sent once the server is ready, and its limits may come after the first refusal."""
+    page = open_page("about:blank")
+    held: list[Any] = []
+    page.route("**/v1/models", lambda route: held.append(route))  # playwright sets an attribute on what it is given
+    page.goto(server.url)
+    until(page, READY)
+    bad = {"name": "holiday.png", "mimeType": "image/png", "buffer": b"no picture at all"}
+    page.set_input_files("#files", files=[bad])
+    make(page, "a ball")
+    until(page, "problem.textContent")
+    assert len(held) == 1
+    held[0].continue_()
+    until(page, "document.querySelector('#aspect').options.length > 1")
+    assert page.inner_text("#problem").startswith("“holiday.png” must be JPEG")
+    assert page.get_attribute("#references li", "data-bad") == "true"
+
+
 @pytest.mark.parametrize("tasks", [("t2va",), ("t2va", "fl2va")])
 def test_only_what_the_server_loaded_is_offered(
     open_page: Callable[..., Any], server: Server, monkeypatch: pytest.MonkeyPatch, tasks: tuple[str, ...]

@@ -16,7 +16,7 @@ from talkies.engine.pipeline.condition_media import MediaAccess, source_of
 from talkies.engine.pipeline.given import Given, Mode
 from talkies.h3.clip_plan import plan
 from talkies.h3.geometry import Geometry, Limits
-from talkies.h3.locks import LockPlan, check_covers, plan_lock, with_target_of_locks
+from talkies.h3.locks import LockPlan, check_covers, longest_s, plan_lock, with_target_of_locks
 from talkies.media.read.limits import check_audio, check_video
 from talkies.media.read.readers import read_audio, read_video
 from talkies.media.read.resize import kept_size, on_canvas, resolved_fit, scaled_size
@@ -90,12 +90,6 @@ def _made_anew(planned: LockPlan, geometry: Geometry) -> list[float] | None:
     return [round(place / rate, 3) for place in planned.made]
 
 
-def _longest_s(request: VideoRequest, limits: Limits) -> float:
-    """Of a file that is read: the clip's length where the request names one, else the longest clip's."""
-    free = request.target.seconds is None and request.target.num_frames is None
-    return limits.max_frames / limits.fps if free else plan(request, limits, auto_aspect=1.0).duration_s
-
-
 def _read_soundtrack(
     condition: Condition, request: VideoRequest, limits: Limits, access: MediaAccess, notes: list[str]
 ) -> ReadLock:
@@ -105,7 +99,7 @@ def _read_soundtrack(
     own: list[str] = []
     wave = read_audio(
         source,
-        max_seconds=_longest_s(request, limits),
+        max_seconds=longest_s(request, limits),
         sample_rate_hz=limits.sample_rate_hz,
         name=shown,
         notes=own,
@@ -140,7 +134,7 @@ def _read_footage(
         return scaled_size(width, height, canvas=(geometry.width, geometry.height), fit=fit)
 
     clip = read_video(
-        source, fps=limits.fps, max_seconds=_longest_s(request, limits), size_of=size_of, with_audio=False, name=shown
+        source, fps=limits.fps, max_seconds=longest_s(request, limits), size_of=size_of, with_audio=False, name=shown
     )
     ((size, (followed, geometry, fit)),) = found.items()
     canvas = geometry.width, geometry.height

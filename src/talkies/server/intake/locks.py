@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from talkies.h3.clip_plan import plan
 from talkies.h3.geometry import Limits
-from talkies.h3.locks import check_covers, plan_lock, with_target_of_locks
+from talkies.h3.locks import check_covers, longest_s, plan_lock, with_target_of_locks
 from talkies.request import Condition, VideoRequest
 from talkies.server.intake.references import Source, blamed_on
 
@@ -20,13 +20,12 @@ def check_locks(request: VideoRequest, sources: Sequence[Source], limits: Limits
     locks = [(c, source) for c, source in zip(request.conditions, sources, strict=True) if c.is_lock]
     if not locks:
         return request
-    free = request.target.seconds is None and request.target.num_frames is None
-    longest_s = limits.max_frames / limits.fps if free else plan(request, limits, auto_aspect=1.0).duration_s
+    read_s = longest_s(request, limits)
     lengths: list[float] = []
     aspect: float | None = None
     for condition, source in locks:
         with blamed_on(source):
-            seconds, ratio = _read(condition, limits, longest_s)
+            seconds, ratio = _read(condition, limits, read_s)
             lengths.append(seconds)
             aspect = ratio or aspect
     shortest = min(range(len(locks)), key=lengths.__getitem__)
@@ -41,7 +40,7 @@ def check_locks(request: VideoRequest, sources: Sequence[Source], limits: Limits
     return request
 
 
-def _read(condition: Condition, limits: Limits, longest_s: float) -> tuple[float, float | None]:
+def _read(condition: Condition, limits: Limits, max_seconds: float) -> tuple[float, float | None]:
     """Seconds, and width / height of footage."""
     from talkies.media.read.audio import read_audio
     from talkies.media.read.video import check_decodes
@@ -49,7 +48,7 @@ def _read(condition: Condition, limits: Limits, longest_s: float) -> tuple[float
     name = condition.role
     if name == "soundtrack":
         rate = limits.sample_rate_hz
-        wave = read_audio(condition.uri, max_seconds=longest_s, sample_rate_hz=rate, name=name)
+        wave = read_audio(condition.uri, max_seconds=max_seconds, sample_rate_hz=rate, name=name)
         return wave.shape[1] / rate, None
-    decoded = check_decodes(condition.uri, fps=limits.fps, max_seconds=longest_s, name=name, with_audio=False)
+    decoded = check_decodes(condition.uri, fps=limits.fps, max_seconds=max_seconds, name=name, with_audio=False)
     return decoded.num_frames / limits.fps, decoded.width / decoded.height

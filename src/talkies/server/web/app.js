@@ -162,7 +162,7 @@ async function beat() {
     if (!isModelKnown) {
       await composer.describeModel();
       isModelKnown = true;
-      composer.complain(null);
+      composer.letIn();
     }
     await jobs.refresh();
     const [newest] = jobs.all();

@@ -21,6 +21,7 @@ const FIELDS = {
 let seedIsDrawn = true;
 let isReady = false;
 let isSending = false;
+let isKeyAsked = false; // by the complaint that the page shows
 
 function drawSeed() {
   $("seed").value = Math.floor(Math.random() * 2 ** 31);
@@ -90,13 +91,19 @@ export function complain(error, said = error && complaint(error)) {
   }
   $("problem").textContent = said ? said.text : "";
   mark((said && said.bad) || []);
-  if (error instanceof ServerError && error.status === 401) $("key-row").hidden = false;
+  isKeyAsked = error instanceof ServerError && error.status === 401;
+  if (isKeyAsked) $("key-row").hidden = false;
   const field = said && said.field && $(said.field);
   if (!field) return;
   if ($("advanced").contains(field)) $("advanced").open = true;
   field.setAttribute("aria-invalid", "true");
   if (!field.hasAttribute("aria-describedby")) field.setAttribute("aria-describedby", "problem");
   field.focus();
+}
+
+// The server has answered: it asks for no other key, and a refusal of something else stays.
+export function letIn() {
+  if (isKeyAsked) complain(null);
 }
 
 export async function describeModel() {

@@ -8,11 +8,11 @@ import { TASKS, taskWords } from "./words.js";
 const ROLES = { first: "First frame", last: "Last frame", reference: "Reference", ...LOCK_WORDS };
 const LABELS = { image: "Picture", video: "Video", audio: "Audio" };
 const SUFFIXES = { heic: "image", avif: "image", mkv: "video", mov: "video", flac: "audio", opus: "audio" };
-let items = []; // {name, file, kind, role, url}, and of what is kept {from, to}
+let items = []; // {name, file, kind, role, url}, of what is kept {from, to}, and whether an error is about it: bad
 let tasks = Object.keys(TASKS);
 let chosenByHand = false;
 
-export const references = () => items.map(({ url, ...reference }) => reference);
+export const references = () => items.map(({ url, bad, ...reference }) => reference);
 
 export function allowTasks(names) {
   tasks = names;
@@ -55,10 +55,11 @@ function assign() {
   render();
 }
 
-// Puts a frame around the files that an error is about.
+// Puts a frame around the files that an error is about, which stays when the cards are drawn again.
 export function mark(bad) {
   const files = bad.map((reference) => reference.file);
-  [...$("references").children].forEach((node, i) => (node.dataset.bad = files.includes(items[i].file)));
+  items.forEach((each) => (each.bad = files.includes(each.file)));
+  [...$("references").children].forEach((node, i) => (node.dataset.bad = items[i].bad));
 }
 
 function choose(each, role) {
@@ -150,6 +151,7 @@ function card(each, index) {
     ),
     element("div", { className: "side" }, order, away),
   );
+  node.dataset.bad = each.bad === true;
   node.ondragstart = (event) => event.dataTransfer.setData("application/x-reference", String(index));
   node.ondrop = (event) => {
     const from = event.dataTransfer.getData("application/x-reference");
