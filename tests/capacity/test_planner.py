@@ -15,6 +15,7 @@ from talkies.capacity import weight_bytes as wb
 from talkies.capacity.hardware import GIB, H200
 from talkies.capacity.plan import Wishes
 from talkies.capacity.planner import make_plan
+from talkies.capacity.price import Pricing
 from talkies.capacity.sizes import Sizes
 from talkies.errors import ConfigError
 from talkies.h3.config import DiTConfig
@@ -104,7 +105,7 @@ def test_a_small_budget_costs_no_speed_at_full_length(budget, quantize):
 def test_of_equally_fast_plans_the_one_with_least_in_host_memory_wins():
     card = replace(H200, vram_bytes=80 * GIB, ram_bytes=256 * GIB)
     plan = make_plan(SIZES, FULL, card)
-    fitting = [p for p in plan_module.all_plans(SIZES, FULL, card, Wishes()) if p.fits(card)]
+    fitting = [p for p in Pricing(SIZES, FULL, card, Wishes()).all() if p.fits(card)]
     as_fast = [p for p in fitting if p.total_s <= plan.total_s * planner.SAME_SPEED]
     assert plan.host_bytes == min(p.host_bytes for p in as_fast)
     assert plan.host_bytes < 0.7 * max(p.host_bytes for p in as_fast)  # there was something to choose
@@ -226,7 +227,7 @@ def test_measured_figures_are_kept(tmp_path):
 def test_the_peak_of_every_stage_by_hand(dit):
     """From packing on, what the request holds between its steps counts, too; in its encoding nothing is packed yet."""
     where, chunking = Residences(dit=dit, text="streamed", video="evicted", audio="evicted"), Chunking(mlp_rows=8192)
-    plan = plan_module.price(SIZES, FULL, H200, Wishes(), where, chunking)
+    plan = Pricing(SIZES, FULL, H200, Wishes()).plan(where, chunking)
     weights = [
         wb.dit_weights(SIZES, QuantizeConfig(), dit),
         wb.text_weights(SIZES, "streamed"),

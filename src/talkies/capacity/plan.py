@@ -1,5 +1,6 @@
-"""Candidate plans, each priced by the formulas of ``weight_bytes``, ``stage_bytes`` and ``seconds``: what is resident,
-streamed or evicted, chunks, peak and seconds. Which one is taken: ``planner.py``."""
+"""Candidate plans: what is resident, streamed or evicted, chunks, peak and seconds.
+
+What each costs: ``price.py``; which one is taken: ``planner.py``."""
 
 from __future__ import annotations
 
@@ -8,16 +9,11 @@ from dataclasses import asdict, dataclass, field
 from itertools import product
 from typing import Any
 
-from talkies.capacity import seconds as timing
-from talkies.capacity import stage_bytes as stages_of
-from talkies.capacity import weight_bytes as weights_of
 from talkies.capacity.demand import Demand
 from talkies.capacity.hardware import Hardware
 from talkies.capacity.sizes import Sizes
-from talkies.capacity.weight_bytes import Weights
 from talkies.model.chunking import Chunking
 from talkies.placement.components import Residences, Where
-from talkies.placement.modulation_feed import WHOLE_BYTES
 from talkies.placement.quantize import QuantizeConfig
 from talkies.placement.ranks.mesh import ONE, Mesh
 from talkies.placement.stream.host_memory import gib
@@ -160,88 +156,6 @@ def chunk_cost(chunking: Chunking) -> float:
     return 1 + CHUNK_COST * CHUNKINGS.index(chunking) if chunking in CHUNKINGS else 1.0
 
 
-def price(
-    sizes: Sizes, demand: Demand, hardware: Hardware, wishes: Wishes, residences: Residences, chunking: Chunking
-) -> Plan:
-    """One candidate, whether it fits or not."""
-    r, q = residences, wishes.quantize
-    fp8 = q.method == "fp8"
-    dit = weights_of.dit_weights(sizes, q, r.dit)
-    slots = wishes.slots
-    fp8_text = wishes.text_quantize.method == "fp8"
-    text = weights_of.text_weights(sizes, r.text, slots, wishes.text_quantize)
-    video = weights_of.video_weights(sizes, r.video, slots)
-    audio = weights_of.audio_weights(sizes, r.audio)
-    fixed = dit.fixed + text.fixed + video.fixed + audio.fixed + stages_of.WORKSPACE
-    held = stages_of.held_bytes(sizes, demand, whole_modulation=WHOLE_BYTES)
-    conditions = max((stages_of.condition_bytes(sizes, c) for c in demand.conditions), default=0)
-    # The refiner has one slot of its own, and leaves before the blocks come.
-    refiner = 0 if r.dit is None else max(weights_of.refiner_bytes(sizes.dit, sizes.block_bytes), default=0)
-    forward = stages_of.forward_bytes(sizes, demand.rows, chunking, fp8=fp8, fp8_attention=wishes.fp8_attention)
-    forward_s = timing.forward_seconds(
-        sizes, demand.rows, hardware, r.dit, weights_of.block_bytes(sizes.dit, q, sizes.block_bytes),
-        fp8=fp8, fp8_attention=wishes.fp8_attention,
-    )  # fmt: skip
-    forward_s *= chunk_cost(chunking)
-    stages = (
-        Stage(
-            name="encode",
-            peak_bytes=fixed + max(text.visiting + stages_of.text_bytes(sizes, demand, fp8=fp8_text), conditions),
-            seconds=timing.encode_seconds(sizes, demand, hardware, text.host, fp8=fp8_text),
-        ),
-        Stage(
-            name="pack",
-            peak_bytes=fixed + held + max(refiner, stages_of.table_bytes(sizes, demand)),
-            # AdaLN matrices are read from the file and cross once a schedule; kept for the next request with it.
-            seconds=stages_of.table_bytes(sizes, demand) * sizes.dit.num_layers / 2 / hardware.h2d_bytes_per_s,
-        ),
-        Stage(
-            name="denoise",
-            peak_bytes=fixed + held + dit.visiting + forward,
-            seconds=forward_s * demand.num_forwards,
-        ),
-        Stage(
-            name="decode",
-            peak_bytes=fixed
-            + held
-            + max(
-                video.visiting + stages_of.decode_bytes(sizes, demand),
-                audio.visiting + stages_of.sound_bytes(sizes, demand),
-            ),
-            seconds=timing.decode_seconds(sizes, demand, hardware, video.host, streamed=r.video == "streamed"),
-        ),
-    )
-    where = "resident" if r.dit is None else "streamed"
-    plain = {2: "bf16", 4: "fp32"}[sizes.block_bytes]
-    components = tuple(
-        _component(name, place, weights)
-        for name, place, weights in (
-            ("dit", where, dit),
-            ("text", r.text, text),
-            ("video", r.video, video),
-            ("audio", r.audio, audio),
-        )
-    )
-    return Plan(
-        residences=r,
-        chunking=chunking,
-        precision="fp8" if fp8 else plain,
-        text_precision="fp8" if fp8_text else plain,
-        num_blocks=sizes.dit.num_layers,
-        components=components,
-        stages=stages,
-        forward_s=forward_s,
-        demand=demand,
-        mesh=sizes.mesh,
-    )
-
-
-def _component(name: str, where: str, weights: Weights) -> Component:
-    return Component(
-        name=name, where=where, device_bytes=weights.fixed, visiting_bytes=weights.visiting, host_bytes=weights.host
-    )
-
-
 def candidates(sizes: Sizes, hardware: Hardware, wishes: Wishes) -> Iterator[tuple[Residences, Chunking]]:
     """What may be chosen from, within the wishes."""
     chunkings: tuple[Chunking, ...] = CHUNKINGS if wishes.chunking is None else (wishes.chunking,)
@@ -262,11 +176,6 @@ def candidates(sizes: Sizes, hardware: Hardware, wishes: Wishes) -> Iterator[tup
             dits.append(config if streams else None)
     for dit, text, video, audio in product(dits, PLACES, PLACES, PLACES[:2]):
         yield from product((Residences(dit=dit, text=text, video=video, audio=audio),), chunkings)
-
-
-def all_plans(sizes: Sizes, demand: Demand, hardware: Hardware, wishes: Wishes) -> list[Plan]:
-    """Every candidate, whether it fits or not."""
-    return [price(sizes, demand, hardware, wishes, r, c) for r, c in candidates(sizes, hardware, wishes)]
 
 
 def host_needed(plan: Plan) -> int:

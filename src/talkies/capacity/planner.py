@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from talkies.capacity.demand import Demand
 from talkies.capacity.hardware import Hardware
-from talkies.capacity.plan import Plan, Wishes, candidates, price
+from talkies.capacity.plan import Plan, Wishes
+from talkies.capacity.price import Pricing
 from talkies.capacity.refusal import refusal
 from talkies.capacity.sizes import Sizes
 
@@ -20,12 +21,12 @@ def make_plan(sizes: Sizes, demand: Demand, hardware: Hardware, wishes: Wishes |
     """The fastest plan that fits; raises ``ConfigError`` naming the smallest budget and the nearest size that fit."""
     wishes = wishes or Wishes()
     best: Plan | None = None
-    for residences, chunking in candidates(sizes, hardware, wishes):
-        plan = price(sizes, demand, hardware, wishes, residences, chunking)
+    plans = Pricing(sizes, demand, hardware, wishes).all()
+    for plan in plans:
         if plan.fits(hardware) and (best is None or _better(plan, best)):
             best = plan
     if best is None:
-        raise refusal(sizes, demand, hardware, wishes)
+        raise refusal(sizes, demand, hardware, wishes, plans)
     return best
 
 

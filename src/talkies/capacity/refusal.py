@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from talkies.capacity.demand import Demand
 from talkies.capacity.hardware import Hardware
-from talkies.capacity.plan import Plan, Wishes, all_plans, host_needed, needed
+from talkies.capacity.plan import Plan, Wishes, host_needed, needed
+from talkies.capacity.price import Pricing
 from talkies.capacity.sizes import Sizes
 from talkies.errors import ConfigError
 from talkies.placement.stream.host_memory import gib
@@ -16,7 +17,7 @@ from talkies.placement.stream.host_memory import gib
 
 def smallest(sizes: Sizes, demand: Demand, hardware: Hardware, wishes: Wishes) -> Plan:
     """The plan of least device memory within the host's, or at all when none is."""
-    return _least(all_plans(sizes, demand, hardware, wishes), hardware.ram_bytes)
+    return _least(Pricing(sizes, demand, hardware, wishes).all(), hardware.ram_bytes)
 
 
 def _least(plans: Sequence[Plan], ram_bytes: float) -> Plan:
@@ -40,12 +41,14 @@ def nearest_demand(sizes: Sizes, demand: Demand, hardware: Hardware, wishes: Wis
     return shorter(demand, longer[low - 1], longer[low - 1] / demand.target.num_frames) if low else None
 
 
-def refusal(sizes: Sizes, demand: Demand, hardware: Hardware, wishes: Wishes) -> ConfigError:
-    """What ``make_plan`` raises: about host memory where only that is short, else about the device's."""
+def refusal(sizes: Sizes, demand: Demand, hardware: Hardware, wishes: Wishes, plans: Sequence[Plan]) -> ConfigError:
+    """What ``make_plan`` raises when none of ``plans``, its candidates, fits.
+
+    It is about host memory where only that is short, else about the device's.
+    """
     size = f"{demand.target.size} with {demand.target.num_frames} frames"
     near = nearest_demand(sizes, demand, hardware, wishes)
     fits = "no shorter clip fits" if near is None else f"{near.target.num_frames} frames of this canvas would fit"
-    plans = all_plans(sizes, demand, hardware, wishes)
     within = [p for p in plans if needed(p.peak_bytes) <= hardware.vram_bytes]
     if within:
         host = min(host_needed(p) for p in within)
