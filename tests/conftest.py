@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing in the suite may reach out
+if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
+    # Threads of several workers that wait for each other on the same cores made some tests sixty times as slow.
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // int(workers))))
 
 from pathlib import Path
 

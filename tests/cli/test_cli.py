@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -163,10 +164,33 @@ def test_an_unwritable_place_is_refused_before_any_work(tiny_folder, tmp_path):
     assert "mkdir" in done.stderr
 
 
-def test_ctrl_c_leaves_no_broken_file(tiny_folder, tmp_path):
-    command = [sys.executable, "-m", "talkies", "generate", PROMPT, "--model", str(tiny_folder), "--steps", "200"]
+FORWARDS_ARE_SAID = """
+import sys
+from talkies.engine.pipeline import step
+velocities = step.velocities
+def said(*args, **kwargs):
+    print("forward", file=sys.stderr, flush=True)
+    return velocities(*args, **kwargs)
+step.velocities = said
+from talkies.cli import app
+app()
+"""
+
+
+@pytest.mark.parametrize("moment", ["imports", "denoising"])
+def test_ctrl_c_leaves_no_broken_file(tiny_folder, tmp_path, moment):
+    program = ["-m", "talkies"] if moment == "imports" else ["-c", FORWARDS_ARE_SAID]
+    command = [sys.executable, *program, "generate", PROMPT, "--model", str(tiny_folder), "--steps", "200"]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, preexec_fn=hear_ctrl_c)
-    time.sleep(6)  # inside imports, loading or denoising: all of them must end the same way
+    assert process.stderr is not None
+    if moment == "imports":
+        while "libtorch_cpu" not in Path(f"/proc/{process.pid}/maps").read_text():
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.01)
+    else:
+        for line in process.stderr:
+            if line == "forward\n":
+                break
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     # A signal that meets Python inside exec(), as in an import, ends it by that signal however it was handled; a shell

@@ -33,6 +33,7 @@ def test_a_window_without_its_file_is_refused():
         lock("soundtrack", None, "--redo-sound", "1:2")
 
 
+@pytest.mark.slow
 def test_a_clip_with_a_lock_is_made_and_repeated(tiny_folder, tmp_path):
     film = tmp_path / "film.mp4"
     shades = np.linspace(0, 250, 30).astype(np.uint8)[:, None, None, None]

@@ -76,6 +76,7 @@ def test_a_clip_of_an_earlier_version_is_repeated_from_the_path_it_holds(tmp_pat
     assert repeated(path).conditions[0].uri == str(tmp_path / "first.png")
 
 
+@pytest.mark.slow
 def test_a_clip_is_repeated_where_its_reference_lies_beside_it(tiny_folder, tmp_path):
     from PIL import Image
 

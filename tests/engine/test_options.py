@@ -100,3 +100,12 @@ def test_values_may_be_given_as_they_are_typed():
     assert config.offload_components == ("video", "audio", "dit")
     assert config.quantization_exclude == ("blocks.0.*",)
     assert isinstance(config, EngineOptions)
+
+
+@pytest.mark.parametrize(("said", "threads"), [("1", 1), ("3,2", 3), ("", None), ("0", None), ("many", None)])
+def test_threads_are_those_of_omp_num_threads_unless_said_otherwise(monkeypatch, said, threads):
+    monkeypatch.setenv("OMP_NUM_THREADS", said)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(6)), raising=False)
+    assert resolve(EngineConfig(device="cpu")).threads == (threads or 6)
+    assert resolve(EngineConfig(device="cpu", ulysses_degree=2)).threads == (threads or 3)
+    assert resolve(EngineConfig(device="cpu", threads=5)).threads == 5

@@ -59,9 +59,10 @@ NAMED = (
     _named("capacity/admission.py", "1.5 * stage_bytes.window_bytes(sizes.video, demand)", "0",
            "capacity/test_admission.py"),
     _named("capacity/admission.py", "max(visiting + self.slack", "max(self.slack", "capacity/test_admission.py"),
-    _named("capacity/plan.py", "fixed + held + dit.visiting", "fixed + dit.visiting", "capacity/test_planner.py"),
-    _named("capacity/plan.py", "fixed + held + max(refiner", "fixed + max(refiner", "capacity/test_planner.py"),
-    _named("capacity/plan.py", "            + held\n", "", "capacity/test_planner.py"),
+    _named("capacity/price.py", "working + dit.visiting", "fixed + dit.visiting", "capacity/test_planner.py"),
+    _named("capacity/price.py", "working + max(refiner", "fixed + max(refiner", "capacity/test_planner.py"),
+    _named("capacity/price.py", "working + max(video.visiting", "fixed + max(video.visiting",
+           "capacity/test_planner.py"),
     # Weights that are on their way.
     _named("placement/stream/layerwise.py", "            self._lane.acquire(slot)\n", "", STREAM),
     _named("placement/stream/layerwise.py", "self._lane.release(self._holds.index(index))", "pass", STREAM),

@@ -344,6 +344,7 @@ def rss_mib(pid: int) -> list[float]:
     return figures
 
 
+@pytest.mark.slow
 def test_memory_after_twenty_mixed_jobs_equals_after_two(png: Path, tiny_folder: Path, tmp_path: Path) -> None:
     """Finished, failed, cancelled and refused ones; both processes. The tolerance is what Python's and the C
     library's heaps need to settle."""

@@ -80,7 +80,6 @@ def resolve(config: EngineConfig) -> ResolvedConfig:
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     else:
         dtype = getattr(torch, config.dtype)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     backend = attention.resolve(config.attention, device, dtype)
     return ResolvedConfig(
         model_name=config.model,
@@ -94,9 +93,21 @@ def resolve(config: EngineConfig) -> ResolvedConfig:
         chunking=config.chunking,
         cuda_graphs=_cuda_graphs(config, device, backend),
         mesh=mesh_on(config, device),
-        threads=max(1, cores // config.mesh.size) if config.threads == "auto" else config.threads,
+        threads=_threads(config.mesh) if config.threads == "auto" else config.threads,
         isolate=None if config.isolate == "none" else config.isolate,
     )
+
+
+def _threads(mesh: Mesh) -> int:
+    """Of one process: what OMP_NUM_THREADS says, as for every program on torch, else its share of the cores.
+
+    More threads than cores are far worse than fewer: OpenMP's wait for each other in a loop that takes the core.
+    """
+    said = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    if said.isdecimal() and int(said) > 0:
+        return int(said)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // mesh.size)
 
 
 def _cuda_graphs(config: EngineConfig, device: torch.device, backend: str) -> bool:

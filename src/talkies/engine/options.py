@@ -177,7 +177,7 @@ class EngineOptions:
     )
     threads: int | Literal["auto"] = option(
         "auto",
-        "CPU threads of a process; all cores if absent. The last bits of a CPU's clips depend on them.",
+        "CPU threads of a process; OMP_NUM_THREADS or all cores if absent. A CPU clip's last bits depend on them.",
         "Devices",
         kind="count",
         low=1,

@@ -177,9 +177,8 @@ def test_degrees_that_cannot_be_are_refused_before_a_process_is_started():
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(
-    "when", [pytest.param("encode", marks=pytest.mark.slow), "denoise", pytest.param("decode", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["encode", "denoise", "decode"])
 def test_a_rank_that_is_killed_costs_seconds(when, tmp_path, caplog):
     """The job goes on with ranks of its own or never needed them, and so does the next one."""
     changed = threading.Condition()

@@ -109,6 +109,7 @@ def test_a_start_that_fails_later_leaves_no_rank_behind(shared, monkeypatch):
 
 @pytest.mark.timeout(240)
 @pytest.mark.skipif(not os.path.isdir("/proc"), reason="finds processes in /proc")
+@pytest.mark.slow
 def test_a_server_whose_rank_is_killed_starts_all_of_them_anew_and_ends_the_job(tmp_path):
     events, changed = [], threading.Condition()
     killed = []

@@ -187,6 +187,7 @@ def test_mixed_jobs_each_end_once_and_memory_stays_flat(client):
     assert client.executor.metrics()["jobs"] == 0
 
 
+@pytest.mark.slow
 def test_a_stopped_worker_is_replaced_and_changes_no_byte(tiny_folder, tmp_path, client):
     """SIGSTOP is a hang that nobody announces: the process is there and does nothing."""
     whole = client.submit("unhung", num_sigmas=30, seed=3)

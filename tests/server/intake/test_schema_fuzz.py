@@ -6,10 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.server.conftest import serving
 from tests.server.fakes import FakeService
 
 
+@pytest.mark.slow
 def test_schemathesis_finds_no_fault(tmp_path: Path) -> None:
     with serving(tmp_path / "data", FakeService(step_s=0.0), max_queue=10_000) as server:
         command = [str(Path(sys.executable).with_name("schemathesis")), "run", f"{server.url}/openapi.json"]

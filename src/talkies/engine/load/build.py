@@ -16,7 +16,7 @@ from talkies.adapters.fuse import FusedTensors
 from talkies.adapters.route import open_adapters
 from talkies.attention import registry as attention
 from talkies.attention.base import Trimmed
-from talkies.capacity.process import give_back, peak_rss_bytes
+from talkies.capacity.ram import give_back, peak_rss_bytes
 from talkies.codecs.audio.vae import AudioVAE
 from talkies.codecs.limits import limits_of
 from talkies.codecs.memo import Memo, content_key

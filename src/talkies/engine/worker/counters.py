@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from talkies.capacity.process import rss_bytes
+from talkies.capacity.ram import rss_bytes
 from talkies.engine.port.messages import Message, Stats
 
 STATS_EVERY_S = 1.0

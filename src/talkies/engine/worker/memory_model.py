@@ -11,8 +11,7 @@ from talkies.capacity.admission import SLACK, MemoryModel, Need, Visits
 from talkies.capacity.demand import demand_of
 from talkies.capacity.forward_bytes import ForwardRates, forward_rates
 from talkies.capacity.plan import MARGIN
-from talkies.capacity.process import rss_bytes
-from talkies.capacity.ram import free_ram_bytes
+from talkies.capacity.ram import free_ram_bytes, rss_bytes
 from talkies.engine.load.build import MEMO_BYTES, Components
 from talkies.engine.load.planning import AUTO_SHARE, sizes_of
 from talkies.engine.port.messages import WorkerOptions
