@@ -181,11 +181,10 @@ def _video(run: Run, where: str, residency: Residency) -> VideoVAE:
         folder=Path("."), arch=arch, stats=stats, tile_pixels=256, min_overlap_pixels=64, weights_file=None
     )
     with torch.device("meta"):
-        decoder = ViTDecoder(config.decoder)
+        decoder = ViTDecoder(config.decoder, select.create(select.automatic(run.device)))
     decoder.compute_dtype = torch.float16 if run.on_gpu else torch.float32
     for name, parameter in decoder.named_parameters():
-        if decoder.is_low_precision(name):
-            parameter.data = parameter.data.to(decoder.compute_dtype)
+        parameter.data = parameter.data.to(decoder.dtype_of(name))
     decoder.requires_grad_(False).eval()
     prepare = drawn(run.device)
     if where == "resident":

@@ -22,7 +22,8 @@ from talkies.kernels.quantize_rows import triton as rows
 from talkies.kernels.rms_modulate import triton as rms
 from talkies.kernels.swiglu import triton as glu
 
-BF, F8, F32, I32 = "*bf16", "*fp8e4nv", "*fp32", "*i32"
+BF, HALF, F8, F32, I32 = "*bf16", "*fp16", "*fp8e4nv", "*fp32", "*i32"
+QKV = ("qkv_ptr", "norm_q_ptr", "norm_k_ptr", "cos_ptr", "sin_ptr")
 
 
 def cases():
@@ -32,16 +33,28 @@ def cases():
         warps = 2 if fp8 else 4
         norm = {"x_ptr": BF, "weight_ptr": BF, "shift_ptr": BF, "scale_ptr": BF, "entry_ptr": I32}
         norm |= {"out_ptr": out, "out_scale_ptr": F32, "eps": "fp32"}
-        yield rms.rms_modulate_kernel, norm, {"FP8": fp8, "BLOCK": 4096, "TAIL": 2048}, warps
-        yield rms.rms_modulate_kernel, {**norm, "out_ptr": F32}, {"FP8": False, "BLOCK": 4096, "TAIL": 2048}, 4
-        branch = {"branch_ptr": BF, "gate_ptr": BF}
-        yield gate_norm.gate_residual_norm_kernel, norm | branch, {"FP8": fp8, "BLOCK": 4096, "TAIL": 2048}, warps
+        blocks = {"BLOCK": 4096, "TAIL": 2048, "MODULATED": True}
+        yield rms.rms_modulate_kernel, norm, {"FP8": fp8} | blocks, warps
+        yield rms.rms_modulate_kernel, {**norm, "out_ptr": F32}, {"FP8": False} | blocks, 4
+        branch = {"branch_ptr": BF, "gate_ptr": BF, "sum_ptr": BF}
+        yield gate_norm.gate_residual_norm_kernel, norm | branch, {"FP8": fp8} | blocks, warps
         up = {"up_ptr": BF, "out_ptr": out, "out_scale_ptr": F32}
         yield glu.swiglu_kernel, up, {"FP8": fp8, "BLOCK": 16384 if fp8 else 4096}, 8
         for angles in (0, 48):
-            names = ("qkv_ptr", "norm_q_ptr", "norm_k_ptr", "cos_ptr", "sin_ptr")
             constants = {"NUM_ANGLES": angles, "PAIRS": 64, "BLOCK_P": 64, "HEADS": 16, "ROWS": 8}
-            yield qk.qk_norm_rope_kernel, dict.fromkeys(names, BF) | {"eps": "fp32"}, constants, 4
+            yield qk.qk_norm_rope_kernel, dict.fromkeys(QKV, BF) | {"eps": "fp32"}, constants, 4
+    # The video decoder's: a float32 stream, float16 branches, heads of 64 channels of which 48 turn.
+    stream = dict.fromkeys(
+        ("x_ptr", "weight_ptr", "shift_ptr", "scale_ptr", "out_scale_ptr", "gate_ptr", "sum_ptr"), F32
+    )
+    stream |= {"entry_ptr": I32, "branch_ptr": HALF, "out_ptr": HALF, "eps": "fp32"}
+    blocks = {"FP8": False, "BLOCK": 2048, "TAIL": 0, "MODULATED": False}
+    yield rms.rms_modulate_kernel, stream, blocks, 2
+    yield gate_norm.gate_residual_norm_kernel, stream, blocks, 2
+    yield gate.gate_residual_kernel, {**stream, "out_ptr": F32}, {"BLOCK": 2048}, 2
+    yield glu.swiglu_kernel, {"up_ptr": HALF, "out_ptr": HALF, "out_scale_ptr": HALF}, {"FP8": False, "BLOCK": 4096}, 8
+    constants = {"NUM_ANGLES": 24, "PAIRS": 32, "BLOCK_P": 32, "HEADS": 32, "ROWS": 8}
+    yield qk.qk_norm_rope_kernel, dict.fromkeys(QKV, HALF) | {"eps": "fp32"}, constants, 4
     yield (
         gate.gate_residual_kernel,
         {"x_ptr": BF, "branch_ptr": BF, "gate_ptr": BF, "entry_ptr": I32, "out_ptr": BF},

@@ -125,6 +125,37 @@ def test_gate_residual_norm_is_the_two_ops_in_one(num_rows, dtype, name, device)
 @each_op_set
 @each_dtype
 @each_size
+@pytest.mark.parametrize("num_channels", [37, 272])
+def test_a_wide_stream_takes_branches_of_16_bits_and_is_only_normed(num_channels, num_rows, dtype, name, device):
+    """The video decoder's: a float32 stream in place, one gate for all rows, no modulation."""
+    ops = ops_for(name, device, dtype)
+    x, branch = torch.randn(2, num_rows, num_channels, device=device)
+    branch = branch.to(dtype)
+    gate, weight = torch.randn(1, num_channels, device=device), torch.randn(num_channels, device=device)
+    runs = RowRuns.of([(num_rows, 0)])
+    total = x.double() + gate.double() * branch.double()
+    normed = _rms(total, weight.double())
+    for out in (None, dtype, E4M3):
+        stream, kept = x.clone(), branch.clone()
+        y, h = ops.gate_residual_norm(stream, kept, gate, weight, None, None, runs, eps=EPS, dtype=out, out=stream)
+        assert y.data_ptr() == stream.data_ptr()
+        _close(y, total, torch.float32)
+        if out == E4M3:
+            _quantized(h, normed, torch.float32)
+        else:
+            _close(h, normed, out or torch.float32)
+        assert dtype == torch.float32 or torch.equal(kept, branch)
+        # A block that begins by itself, and a last block that nothing follows, have the same bits.
+        alone = ops.rms_modulate(y, weight, None, None, runs, eps=EPS, dtype=out)
+        if out != E4M3:
+            _same(h, alone, out or torch.float32, device)
+        last = x.clone()
+        _same(ops.gate_residual(last, branch.clone(), gate, runs, out=last), y, torch.float32, device)
+
+
+@each_op_set
+@each_dtype
+@each_size
 @pytest.mark.parametrize("num_angles", [0, 6, 8])
 @pytest.mark.parametrize(("num_heads", "apart"), [(5, False), (19, True)])
 def test_qk_norm_rope(num_heads, apart, num_angles, num_rows, dtype, name, device):

@@ -34,7 +34,7 @@ def split_lanes(num_channels, BLOCK: tl.constexpr, TAIL: tl.constexpr):
 @triton.jit
 def norm_split_row(
     xa, xb, weight_ptr, shift_ptr, scale_ptr, out_ptr, out_scale_ptr, row, out_stride, a, in_a, b, in_b,
-    num_channels, eps, T: tl.constexpr, FP8: tl.constexpr, TAIL: tl.constexpr,
+    num_channels, eps, T: tl.constexpr, FP8: tl.constexpr, TAIL: tl.constexpr, MODULATED: tl.constexpr,
 ):  # fmt: skip
     """Norms and modulates one row of float32 values in two parts, and stores it; without a tail ``xb`` is ignored.
 
@@ -44,26 +44,31 @@ def norm_split_row(
     if TAIL > 0:
         square += tl.sum(xb * xb, axis=0)
     factor = inverse_rms(square, num_channels, eps)
-    ya = modulate(xa, factor, weight_ptr, shift_ptr, scale_ptr, a, in_a, T)
+    ya = modulate(xa, factor, weight_ptr, shift_ptr, scale_ptr, a, in_a, T, MODULATED)
     yb = ya
     if TAIL > 0:
-        yb = modulate(xb, factor, weight_ptr, shift_ptr, scale_ptr, b, in_b, T)
+        yb = modulate(xb, factor, weight_ptr, shift_ptr, scale_ptr, b, in_b, T, MODULATED)
     store_split_row(ya, yb, out_ptr, out_scale_ptr, row, out_stride, a, b, in_a, in_b, FP8, TAIL)
 
 
 @triton.jit
-def modulate(x, factor, weight_ptr, shift_ptr, scale_ptr, c, mask, T: tl.constexpr):
+def modulate(
+    x, factor, weight_ptr, shift_ptr, scale_ptr, c, mask, T: tl.constexpr, MODULATED: tl.constexpr
+):  # fmt: skip
     """RMSNorm and modulation of some channels ``c`` of one row; each step rounds to ``T``. float32 in and out.
 
-    ``factor`` is :func:`inverse_rms` of the whole row; the tables start at the row's entry.
+    ``factor`` is :func:`inverse_rms` of the whole row; the tables start at the row's entry, and are not read unless
+    ``MODULATED``.
     """
     weight = tl.load(weight_ptr + c, mask=mask, other=0.0).to(tl.float32)
-    scale = tl.load(scale_ptr + c, mask=mask, other=0.0).to(tl.float32)
-    shift = tl.load(shift_ptr + c, mask=mask, other=0.0).to(tl.float32)
-    normed = (x * factor * weight).to(T).to(tl.float32)
-    gain = (1.0 + scale).to(T).to(tl.float32)
-    product = (normed * gain).to(T).to(tl.float32)
-    return (product + shift).to(T).to(tl.float32)
+    y = (x * factor * weight).to(T).to(tl.float32)
+    if MODULATED:
+        scale = tl.load(scale_ptr + c, mask=mask, other=0.0).to(tl.float32)
+        shift = tl.load(shift_ptr + c, mask=mask, other=0.0).to(tl.float32)
+        gain = (1.0 + scale).to(T).to(tl.float32)
+        product = (y * gain).to(T).to(tl.float32)
+        y = (product + shift).to(T).to(tl.float32)
+    return y
 
 
 @triton.jit

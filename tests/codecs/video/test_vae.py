@@ -8,10 +8,14 @@ import sys
 import pytest
 import torch
 
-from talkies.codecs.video.vae import VideoVAE
+from talkies.codecs.video import vae as vae_module
+from talkies.codecs.video.vae import VideoVAE, _even
+from talkies.codecs.video.vit_decoder import ViTDecoder
 from talkies.errors import CheckpointError, ConfigError, NumericsError
 from talkies.files.component_folders import WeightFolder
+from talkies.kernels import select
 from tests.codecs import tiny
+from tests.kernels.sets import needs_triton
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +74,71 @@ def test_tiles_decoded_one_by_one_give_the_same_frames(vae, monkeypatch):
     together = vae.decode_float(z)
     monkeypatch.setattr(vae, "decode_tiles", one_by_one)
     torch.testing.assert_close(vae.decode_float(z), together, rtol=0, atol=1e-5)
+
+
+def test_a_block_that_begins_by_itself_gives_the_same_bits(vae):
+    """As one does whose weights are streamed: the block before it cannot read them."""
+    decoder, z = vae.decoder, torch.randn(3, 4, 7, 2, 3, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        x, tables = decoder._embed(decoder.post_quant_conv(z)), decoder.tables(3, 7, 2, 3, vae.device)
+        for block in decoder.transformer_blocks:
+            x, left = block(x, None, tables, torch.float32, None)
+            assert left is None
+        pixels = decoder.proj_out(decoder.norm_out(x.unflatten(0, (3, -1))[:, :42]))
+        assert torch.equal(decoder._unpatchify(pixels, 7, 2, 3), decoder(z))
+
+
+@needs_triton
+@pytest.mark.skipif(torch.cuda.is_available(), reason="triton compiles here; see the gpu case")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_the_kernels_decode_what_their_references_do(vae, dtype):
+    """float16 through the interpreter alone: as far from float32 as the references' float16."""
+    check_kernels(vae, dtype, "cpu", {torch.float32: 1e-5, torch.float16: 3e-3}[dtype])
+
+
+@pytest.mark.gpu
+@needs_triton
+def test_the_kernels_decode_what_their_references_do_on_a_gpu(vae):
+    check_kernels(vae, torch.float16, "cuda", 3e-3)
+
+
+def check_kernels(vae, dtype, device, bound):
+    z = torch.randn(2, 4, 7, 2, 3, generator=torch.Generator().manual_seed(2))
+    decoded = {}
+    for name, kind in (("reference", torch.float32), ("reference", dtype), ("triton", dtype)):
+        decoder = ViTDecoder(vae.config.decoder, select.create(name))
+        decoder.load_state_dict(vae.decoder.state_dict())
+        decoder.compute_dtype = kind
+        for parameter_name, parameter in decoder.named_parameters():
+            parameter.data = parameter.data.to(device=device, dtype=decoder.dtype_of(parameter_name))
+        with torch.no_grad():
+            decoded[name, kind] = decoder(z.to(device)).cpu()
+    exact = decoded["reference", torch.float32]
+    error = (decoded["triton", dtype] - decoded["reference", dtype]).norm() / exact.norm()
+    assert error < bound
+    if dtype != torch.float32:
+        rounding = (decoded["reference", dtype] - exact).norm()
+        assert (decoded["triton", dtype] - exact).norm() < 1.2 * rounding
+
+
+@pytest.mark.parametrize(("count", "at_most"), [(28, 9), (1, 4), (8, 4), (5, 4)])
+def test_batches_of_tiles_are_as_even_as_can_be(count, at_most):
+    sizes = [stop - start for start, stop in _even(count, at_most)]
+    assert sum(sizes) == count
+    assert len(sizes) == -(-count // at_most)
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_a_device_that_is_nearly_full_gets_fewer_tiles_at_a_time(vae, monkeypatch):
+    tile = torch.zeros(1, 4, 7, 2, 3)
+    tokens = vae.decoder.tokens_of(7, 2, 3)
+    monkeypatch.setattr(vae, "device", torch.device("cuda"))
+    counts = []
+    for tiles in (10**6, 3.5, 0.5):
+        room = int(tiles * tokens * vae.decoder.bytes_of_token)
+        monkeypatch.setattr(vae_module, "free_device_bytes", lambda device, room=room: room)
+        counts.append(vae._tiles_at_once(tile))
+    assert counts == [vae_module.TOKENS_PER_BATCH_GPU // tokens, 3, 1]
 
 
 def test_a_decode_that_is_not_finite_is_named(vae):
@@ -137,8 +206,6 @@ def test_released_sizes_are_what_a_bare_wrapper_means(tmp_path):
     assert config.weights_file == tmp_path / "source" / "model.safetensors"
     assert (config.spatial_factor, config.latent_channels) == (16, 24)
     assert (config.decoder.num_layers, config.decoder.width, config.decoder.rope_dim) == (36, 2048, 48)
-    from talkies.codecs.video.vit_decoder import ViTDecoder
-
     with torch.device("meta"):
         decoder = ViTDecoder(config.decoder)
     # 2,423,530,496 of the decoder and 600 of post_quant_conv.

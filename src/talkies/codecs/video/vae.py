@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 
@@ -15,13 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from talkies.codecs.finite import require_finite
-from talkies.codecs.video import vit_decoder
 from talkies.codecs.video.config import VideoVAEConfig
 from talkies.codecs.video.tiles import TilePlan
 from talkies.codecs.video.vit_decoder import ViTDecoder
+from talkies.codecs.video.vit_weights import gather
 from talkies.errors import CheckpointError, ConfigError
 from talkies.files.component_folders import WeightFolder, fill, upcast
 from talkies.h3 import vae_keys as keys
+from talkies.kernels.select import REFERENCE, Ops
 
 # The VAE's pixel convention: ImageNet statistics over 0..1, not -1..1.
 PIXEL_MEAN = (0.485, 0.456, 0.406)
@@ -55,13 +57,14 @@ class VideoVAE:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
         weights_on: torch.device | str | None = None,
+        ops: Ops = REFERENCE,
     ) -> VideoVAE:
         """Reads config and decoder weights from a ``vae/`` (port) or ``video_vae/`` (original) folder.
 
         ``dtype`` is what block linears and attention of the decoder run in: float32 on a CPU, float16 on a GPU for
         the released recipe. The encoder is float32 always. ``weights_on`` is where the decoder's weights are put, if
-        whoever loads it brings them to ``device`` when they are needed. Raises ``CheckpointError``, or
-        ``ConfigError`` for float16 on a CPU.
+        whoever loads it brings them to ``device`` when they are needed. ``ops`` are the decoder's kernels. Raises
+        ``CheckpointError``, or ``ConfigError`` for float16 on a CPU.
         """
         device = torch.device(device)
         if device.type == "cpu" and dtype == torch.float16:
@@ -72,12 +75,12 @@ class VideoVAE:
             )
         config = VideoVAEConfig.read(Path(folder))
         with torch.device("meta"):
-            decoder = ViTDecoder(config.decoder)
+            decoder = ViTDecoder(config.decoder, ops)
         decoder.compute_dtype = dtype
         stored = _read_port(config, ("decoder.", "post_quant_conv."))
         wanted = {
-            key: tensor.to(device=weights_on or device, dtype=dtype if decoder.is_low_precision(key) else torch.float32)
-            for key, tensor in vit_decoder.gather(stored).items()
+            key: tensor.to(device=weights_on or device, dtype=decoder.dtype_of(key))
+            for key, tensor in gather(stored).items()
         }
         fill(decoder, wanted, f"{config.folder} decoder")
         vae = cls(config, decoder.eval(), device)
@@ -173,15 +176,20 @@ class VideoVAE:
     @torch.no_grad()
     def decode_tiles(self, tiles: Sequence[Tensor]) -> list[Tensor]:
         """Latent tiles [1, C, t, h, w], all of one shape -> pixel tiles [1, 3, t*4, h*f, w*f], float32."""
-        tokens = self.decoder.tokens_of(*tiles[0].shape[-3:])
-        budget = TOKENS_PER_BATCH_CPU if self.device.type == "cpu" else TOKENS_PER_BATCH_GPU
-        batch = max(1, budget // tokens)
         pixels: list[Tensor] = []
-        for start in range(0, len(tiles), batch):
+        for start, stop in _even(len(tiles), self._tiles_at_once(tiles[0])):
             self.on_tile()
-            group = torch.cat(list(tiles[start : start + batch])).to(self.device)
+            group = torch.cat(list(tiles[start:stop])).to(self.device)
             pixels.extend(self.decoder(group).split(1))
         return pixels
+
+    def _tiles_at_once(self, tile: Tensor) -> int:
+        """As many as the plan counts with, or on a GPU what there is room for, should that be less."""
+        tokens = self.decoder.tokens_of(*tile.shape[-3:])
+        if self.device.type == "cpu":
+            return max(1, TOKENS_PER_BATCH_CPU // tokens)
+        room = free_device_bytes(self.device) // self.decoder.bytes_of_token
+        return max(1, min(TOKENS_PER_BATCH_GPU, room) // tokens)
 
     def _plan(self, height: int, width: int) -> TilePlan:
         return TilePlan.of(
@@ -207,6 +215,20 @@ def _read_port(config: VideoVAEConfig, prefixes: tuple[str, ...]) -> dict[str, T
     for key in wanted:
         port.update(keys.to_port(key, lambda key=key: weights.read(key), config.decoder.num_heads))  # type: ignore[misc]
     return port
+
+
+def _even(count: int, at_most: int) -> Iterator[tuple[int, int]]:
+    """``(start, stop)`` of the fewest batches, as even as can be: a short last one would leave a device half idle."""
+    batches = -(-count // at_most)
+    yield from pairwise(i * count // batches for i in range(batches + 1))
+
+
+def free_device_bytes(device: torch.device) -> int:
+    """What torch can still give out on a CUDA device, within the share of it that this process may have."""
+    reserved = torch.cuda.memory_reserved(device)
+    free, total = torch.cuda.mem_get_info(device)
+    allowed = int(total * torch.cuda.get_per_process_memory_fraction(device)) - reserved
+    return max(0, min(free, allowed)) + reserved - torch.cuda.memory_allocated(device)
 
 
 def _channels(values: Sequence[float], like: Tensor) -> Tensor:

@@ -91,6 +91,7 @@ class Components:
                 self.placement.residences.video,
                 dtype=self.config.video_dtype,
                 device=self.config.device,
+                ops=kernels.create(self.config.kernels),
             )
             part.num_bytes = vae.bytes_read
         vae.on_tile = lambda: self.alive()

@@ -117,12 +117,12 @@ def place_text(
 
 
 def place_video(
-    folder: Path, residency: Residency, where: str, *, dtype: torch.dtype, device: torch.device
+    folder: Path, residency: Residency, where: str, *, dtype: torch.dtype, device: torch.device, ops: Ops
 ) -> VideoVAE:
     """The video VAE (groups ``video`` to decode, ``video.encoder``)."""
     if where == "resident":
-        return VideoVAE.load(folder, dtype=dtype, device=device)
-    vae = VideoVAE.load(folder, dtype=dtype, device=device, weights_on="cpu")
+        return VideoVAE.load(folder, dtype=dtype, device=device, ops=ops)
+    vae = VideoVAE.load(folder, dtype=dtype, device=device, weights_on="cpu", ops=ops)
     stacks = [list(vae.decoder.transformer_blocks)] if where == "streamed" else []
     residency.add("video", stream_component(vae.decoder, stacks, device))
     vae.on_encoder = lambda encoder: residency.add("video.encoder", evict(list(encoder.values()), device))

@@ -41,8 +41,8 @@ def gate_residual(
 ) -> Tensor:
     num_rows, num_channels = x_SD.shape
     assert runs.num_rows == num_rows == branch_SD.shape[0], (runs.num_rows, num_rows, branch_SD.shape)
-    assert x_SD.dtype == branch_SD.dtype
     out = branch_SD if out is None else out
+    assert x_SD.dtype == out.dtype, (x_SD.dtype, out.dtype)
     assert x_SD.stride(1) == branch_SD.stride(1) == out.stride(1) == 1
     if num_rows:
         block = block_of(num_channels)

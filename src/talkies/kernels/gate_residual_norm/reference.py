@@ -16,16 +16,18 @@ def gate_residual_norm(
     branch_SD: Tensor,
     gate_TD: Tensor,
     weight_D: Tensor,
-    shift_TD: Tensor,
-    scale_TD: Tensor,
+    shift_TD: Tensor | None,
+    scale_TD: Tensor | None,
     runs: RowRuns,
     *,
     eps: float,
     dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | Fp8Rows]:
     """``y = gate_residual(x, branch)`` and ``rms_modulate(y)``, with the rounding points of the two.
 
-    Consumes ``branch``: its memory holds ``y``. ``x`` is left as it was.
+    Consumes ``branch``: its memory holds ``y``, and ``x`` is left as it was; or ``out`` (``x`` may be it) holds ``y``.
+    ``out`` is due where ``branch`` has another dtype than ``x``. Without ``shift`` and ``scale`` nothing is modulated.
     """
-    y_SD = gate_residual(x_SD, branch_SD, gate_TD, runs)
+    y_SD = gate_residual(x_SD, branch_SD, gate_TD, runs, out=out)
     return y_SD, rms_modulate(y_SD, weight_D, shift_TD, scale_TD, runs, eps=eps, dtype=dtype)

@@ -18,9 +18,9 @@ from talkies.kernels.device import (
     queries_and_keys,
     store_pairs,
 )
-from talkies.kernels.launch import EXACT, rotary_of, rows_of
+from talkies.kernels.launch import EXACT, block_of, rotary_of, rows_of
 
-HEADS = 16  # of a program; queries and keys of the released model are 7 x 16
+PAIRS = 1024  # of channels in a program: 16 bytes a thread. 16 heads of the released DiT, 32 of the video decoder
 ROWS = 8  # of a program, if there are many
 
 
@@ -73,7 +73,8 @@ def qk_norm_rope(
         qkv_S3NH = qkv_S3NH.contiguous()  # an expanded view cannot be written to
     rotary = rotary_of(cos_SA, sin_SA, num_rows, head_dim, otherwise=norm_q_H)
     if num_rows:
-        groups = triton.cdiv(2 * num_heads, HEADS)
+        heads = min(PAIRS // rotary.constants["BLOCK_P"], block_of(2 * num_heads))
+        groups = triton.cdiv(2 * num_heads, heads)
         rows = rows_of(num_rows, groups, ROWS)
         qk_norm_rope_kernel[(groups, triton.cdiv(num_rows, rows))](
             qkv_S3NH,
@@ -89,7 +90,7 @@ def qk_norm_rope(
             head_dim,
             eps,
             **rotary.constants,
-            HEADS=HEADS,
+            HEADS=heads,
             ROWS=rows,
             num_warps=4,
             **EXACT,

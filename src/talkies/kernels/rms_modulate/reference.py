@@ -17,8 +17,8 @@ from talkies.kernels.runs import RowRuns
 def rms_modulate(
     x_SD: Tensor,
     weight_D: Tensor,
-    shift_TD: Tensor,
-    scale_TD: Tensor,
+    shift_TD: Tensor | None,
+    scale_TD: Tensor | None,
     runs: RowRuns,
     *,
     eps: float,
@@ -28,8 +28,11 @@ def rms_modulate(
 
     The norm accumulates in float32 and rounds once; ``1 + scale``, the product and the sum round each, as the
     checkpoint was run, all to the dtype of ``x``. Only then is the result cast, or quantised where ``dtype`` is e4m3.
+    Without ``shift`` and ``scale`` it is the norm alone (the video decoder's).
     """
     h_SD = F.rms_norm(x_SD, (x_SD.shape[-1],), weight_D, eps)
+    if shift_TD is None or scale_TD is None:
+        return cast(h_SD, dtype)
     for start, stop, entry in runs:
         h_SD[start:stop].mul_(1 + scale_TD[entry]).add_(shift_TD[entry])
     return cast(h_SD, dtype)

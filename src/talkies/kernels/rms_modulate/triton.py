@@ -30,6 +30,7 @@ def rms_modulate_kernel(
     FP8: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
+    MODULATED: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     T: tl.constexpr = x_ptr.dtype.element_ty
@@ -41,15 +42,15 @@ def rms_modulate_kernel(
         xb = tl.load(x_ptr + row * x_stride + b, mask=in_b, other=0.0).to(tl.float32)
     norm_split_row(
         xa, xb, weight_ptr, shift_ptr + table, scale_ptr + table, out_ptr, out_scale_ptr, row, out_stride,
-        a, in_a, b, in_b, num_channels, eps, T, FP8, TAIL,
+        a, in_a, b, in_b, num_channels, eps, T, FP8, TAIL, MODULATED,
     )  # fmt: skip
 
 
 def rms_modulate(
     x_SD: Tensor,
     weight_D: Tensor,
-    shift_TD: Tensor,
-    scale_TD: Tensor,
+    shift_TD: Tensor | None,
+    scale_TD: Tensor | None,
     runs: RowRuns,
     *,
     eps: float,
@@ -59,24 +60,27 @@ def rms_modulate(
     assert runs.num_rows == num_rows, (runs.num_rows, num_rows)
     assert x_SD.stride(1) == 1
     out, out_scale = new_rows(x_SD, num_channels, dtype)
+    tables = [table for table in (shift_TD, scale_TD) if table is not None]
+    modulated = len(tables) == 2
     if num_rows:
         block, tail = split_row(num_channels)
         rms_modulate_kernel[(num_rows,)](
             x_SD,
             weight_D,
-            shift_TD,
-            scale_TD,
+            shift_TD if modulated else weight_D,
+            scale_TD if modulated else weight_D,
             runs.index(x_SD.device),
             out,
             out if out_scale is None else out_scale,
             x_SD.stride(0),
-            check_tables(shift_TD, scale_TD),
+            check_tables(*tables) if modulated else 0,
             out.stride(0),
             num_channels,
             eps,
             FP8=out_scale is not None,
             BLOCK=block,
             TAIL=tail,
+            MODULATED=modulated,
             num_warps=warps_of(block, quantized=out_scale is not None),
             **EXACT,
         )
