@@ -53,7 +53,7 @@ class Merged:
         old, new = self._lse[start:stop], lse_SN.float()
         both = torch.logaddexp(old, new)
         out = self._out[start:stop]
-        out.mul_((old - both).exp_()[..., None]).add_(out_SNH.float() * (new - both).exp_()[..., None])
+        out.mul_((old - both).exp_()[..., None]).add_(out_SNH * (new - both).exp_()[..., None])
         old.copy_(both)
 
     def rows(self, dtype: torch.dtype) -> Tensor:

@@ -137,7 +137,7 @@ class RefinerBlock(nn.Module):
 class Block(nn.Module):
     """One modulated block. ``adaln`` is absent when modulation comes from a table."""
 
-    def __init__(self, config: DiTConfig, ops: Ops, *, adaln: bool = True) -> None:
+    def __init__(self, config: DiTConfig, ops: Ops, *, adaln: bool) -> None:
         super().__init__()
         self.ops = ops
         self.norm1 = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
