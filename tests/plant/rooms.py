@@ -16,7 +16,12 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "files": ("tests/files",),
     "placement": ("tests/placement",),
     "capacity": ("tests/capacity",),
-    "codecs": ("tests/codecs", "tests/parity/test_audio_vae.py", "tests/parity/test_video_vae.py"),
+    "codecs": (
+        "tests/codecs",
+        "tests/parity/test_release_defaults.py",
+        "tests/parity/test_audio_vae.py",
+        "tests/parity/test_video_vae.py",
+    ),
     "media": ("tests/media",),
     "engine": ("tests/engine",),
     "server": ("tests/server",),

@@ -150,6 +150,14 @@ def test_a_jump_and_a_skip_get_the_right_weights():
         assert torch.equal(modules[index](x), expected[index]), index
 
 
+def test_a_jump_takes_the_slot_of_what_is_needed_last():
+    streamed = _streamed(_stack(6), 3)
+    streamed._holds = [0, 2, 5]
+    assert streamed._victim(3) == 1  # after 3 come 4, 5 and 0; 2 has just been
+    streamed._holds = [0, None, 5]
+    assert streamed._victim(1) == 1
+
+
 def test_between_calls_parameters_are_the_hosts():
     modules, x = _stack(), torch.randn(3, 7)
     streamed = _streamed(modules)
@@ -216,6 +224,13 @@ def test_a_streamed_dit_equals_the_resident_one(resident, chunking):
             got, want = (d(*tiny_rows(layout), layout, modulation) for d in (dit, expected))
             assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
     assert refiner is None  # one block: it sits in its slot for good
+
+
+@pytest.mark.parametrize("resident", [0, 2, 5])
+def test_each_module_gets_its_weights_once_whether_it_streams_or_not(resident):
+    modules, prepared = _stack(), []
+    stream(modules, CPU, LayerwiseConfig(resident=resident, slots=1), prepare=lambda m, to: prepared.append(m))
+    assert sorted(map(id, prepared)) == sorted(map(id, modules))
 
 
 @pytest.mark.parametrize("exclude", [(), ("blocks.1.*", "blocks.*.ff.down")])
