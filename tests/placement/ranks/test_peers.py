@@ -6,7 +6,11 @@ import os
 import subprocess
 import sys
 
-from talkies.placement.ranks.peers import PREFIX, pid_namespace, sweep
+import pytest
+import torch.distributed as dist
+
+from talkies.errors import ConfigError
+from talkies.placement.ranks.peers import PREFIX, Peers, pid_namespace, sweep
 
 
 def ended_pid():
@@ -34,3 +38,21 @@ def test_only_files_of_dead_processes_of_this_namespace_are_swept(tmp_path):
 def test_a_namespace_is_that_of_the_process():
     found = os.stat("/proc/self/ns/pid").st_ino
     assert pid_namespace() == str(found)
+
+
+@pytest.fixture
+def alone():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+def test_a_rank_that_cannot_map_the_shared_memory_is_named_to_all(alone, tmp_path):
+    with pytest.raises(ConfigError, match="rank 0 cannot share its weights: .*absent"):
+        Peers(alone, tmp_path / "absent")
+
+
+def test_the_shared_memory_has_no_name_once_all_have_mapped_it(alone, tmp_path):
+    peers = Peers(alone, tmp_path)
+    peers.check()
+    assert list(tmp_path.iterdir()) == []
