@@ -48,7 +48,7 @@ def alone():
 
 
 def test_a_rank_that_cannot_map_the_shared_memory_is_named_to_all(alone, tmp_path):
-    with pytest.raises(ConfigError, match="rank 0 cannot share its weights: .*absent"):
+    with pytest.raises(ConfigError, match=r"rank 0 cannot share its weights: .*absent"):
         Peers(alone, tmp_path / "absent")
 
 
