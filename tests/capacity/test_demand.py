@@ -12,7 +12,6 @@ from talkies.capacity import headers as headers_module
 from talkies.capacity.demand import demand_of, estimated_tokens, of_clip
 from talkies.capacity.planner import make_plan
 from talkies.codecs.memo import Memo
-from talkies.codecs.text.encoder import TextCondition
 from talkies.engine.load.planning import sizes_of
 from talkies.engine.pipeline import path as pipeline
 from talkies.errors import InvalidRequest
@@ -39,10 +38,9 @@ def hollow(embedded_engine):
     c = embedded_engine.components
     seen = []
 
-    def text(presentation, rows):
-        seen.append(sum(0 if part is None else part.shape[0] for part in (rows.images, rows.videos)))
-        states = torch.zeros(len(presentation), c.dits["fl2va"].config.text_dim)
-        return TextCondition(states, torch.tensor(presentation.token_tags, dtype=torch.int8))
+    def text(presentation, images, videos):
+        seen.append(images.shape[0] + videos.shape[0])
+        return torch.zeros(len(presentation), c.dits["fl2va"].config.text_dim)
 
     def clip(pixels):
         _, _, frames, height, width = pixels.shape
@@ -56,7 +54,7 @@ def hollow(embedded_engine):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(c, "_memo", Memo(64 << 20))
-        patch.setattr(c.text.encoder, "encode", text)
+        patch.setattr(c.text.encoder, "run", text)
         patch.setattr(c.video, "load_encoder", lambda: None)
         patch.setattr(c.video, "_encode_clip", clip)
         patch.setattr(c.audio, "encode", sound)

@@ -37,6 +37,7 @@ SAMPLES = {
     "device": ("cpu", "cpu", ""),
     "num_gpus": ("2", 2, "65"),
     "tensor_parallel": ("2", 2, "65"),
+    "text_tensor_parallel": ("2", 2, "65"),
     "ulysses_degree": ("2", 2, "0"),
     "ring_degree": ("2", 2, "65"),
     "threads": ("3", 3, "0"),
@@ -47,7 +48,8 @@ SAMPLES = {
     "cuda_graphs": ("off", "off", "on"),
     "isolate": ("modality", "modality", "all"),
 }
-BESIDE = {"quantization_exclude": ("--quantization", "fp8")}  # an exclusion means nothing alone
+# What means nothing alone: an exclusion, and a share of the encoder without other devices.
+BESIDE = {"quantization_exclude": ("--quantization", "fp8"), "text_tensor_parallel": ("--ulysses-degree", "2")}
 
 
 @pytest.fixture
@@ -107,7 +109,8 @@ def test_engine_open_takes_it_with_the_same_default(monkeypatch, name):
     opened = []
     monkeypatch.setattr(build, "load", lambda config: opened.append(config))
     typed, value, _ = SAMPLES[name]
-    beside = {"quantization": "fp8"} if name in BESIDE else {}
+    flag, other = BESIDE.get(name, ("", None))
+    beside = {flag.removeprefix("--").replace("-", "_"): other} if flag else {}
     Engine.open(**{name: typed}, **beside)
     Engine.open(**{name: value}, **beside)
     Engine.open(**{name: None})

@@ -30,6 +30,7 @@ class TextSizes:
     vision_patch_values: int = 3 * 2 * 16 * 16  # of one patch row
     num_vision_layers: int = 27
     vision_layer_parameters: int = 15_239_504  # of vision_parameters
+    shards: int = 1  # devices that share it: products are cut, embeddings are whole on each
 
     @property
     def linear_shapes(self) -> tuple[tuple[int, int], ...]:
@@ -56,11 +57,16 @@ class TextSizes:
     @property
     def rest_parameters(self) -> int:
         """Of all but the decoder layers."""
-        return self.vocabulary * self.width + self.vision_parameters
+        away = self.num_vision_layers * (self.vision_layer_parameters - self._vision_layer_here)
+        return self.vocabulary * self.width + self.vision_parameters - away
 
     def visiting_rest_parameters(self, slots: int) -> int:
         """The same while the encoder streams: of more vision layers than slots only those in the slots are there."""
-        return self.rest_parameters - max(0, self.num_vision_layers - slots) * self.vision_layer_parameters
+        return self.rest_parameters - max(0, self.num_vision_layers - slots) * self._vision_layer_here
+
+    @property
+    def _vision_layer_here(self) -> int:
+        return -(-self.vision_layer_parameters // self.shards)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -117,12 +117,15 @@ def _weights(where: str, layer: int, num_layers: int, rest: int, slots: int, who
 
 @cache
 def text_layer_bytes(text: TextSizes, quantize: QuantizeConfig, size: int) -> tuple[int, ...]:
-    """Of each decoder layer, ``size`` bytes a value; an e4m3 linear has a float32 scale an output besides."""
+    """Of each decoder layer, ``size`` bytes a value; an e4m3 linear has a float32 scale an output besides, and is never
+    cut."""
     chosen = quantized_text_names(quantize, text.num_layers)
     return tuple(
         text.norm_parameters * size
         + sum(
-            prod(shape) + 4 * shape[0] if f"{TEXT_PREFIX}layers.{i}.{name}" in chosen else prod(shape) * size
+            prod(shape) + 4 * shape[0]
+            if f"{TEXT_PREFIX}layers.{i}.{name}" in chosen
+            else prod(shape) // text.shards * size
             for name, shape in zip(TEXT_LINEARS, text.linear_shapes, strict=True)
         )
         for i in range(text.num_layers)

@@ -87,7 +87,7 @@ def plan(
     from talkies.adapters.route import open_adapters
     from talkies.capacity.demand import demand_of
     from talkies.capacity.planner import make_plan
-    from talkies.capacity.sizes import Sizes
+    from talkies.capacity.sizes import Sizes, TextSizes
     from talkies.capacity.weight_bytes import file_bytes
     from talkies.cli import plan_page
     from talkies.codecs.limits import limits_of
@@ -104,12 +104,15 @@ def plan(
         config.mesh.check(DiTConfig(), head_groups=config.head_groups)
         dit = shard_config(DiTConfig(), config.tensor_parallel)
         served = len(PARTITION_TASKS) if config.task_type == "combined" else 1
-        sizes = Sizes(dit=dit, mesh=config.mesh, num_partitions=served)
+        text = TextSizes(shards=config.text_tensor_parallel)
+        sizes = Sizes(dit=dit, text=text, mesh=config.mesh, num_partitions=served)
         limits, partitions = Limits(), tuple(PARTITION_TASKS)
     else:
         parts = parts_and_limits(config)[0]
         partitions = tuple(parts.transformers)
-        sizes = planning.sizes_of(parts, on_gpu=True, dtype=torch.bfloat16, mesh=config.mesh)
+        sizes = planning.sizes_of(
+            parts, on_gpu=True, dtype=torch.bfloat16, mesh=config.mesh, num_text=config.text_tensor_parallel
+        )
         limits = limits_of(find_parts(parts.root))  # the clip of a plan stands for any task
     adapters = open_adapters(config.adapters, partitions)  # a distilled one has its own number of forwards
     limits = replace(limits, adapters=tuple(one.facts for one in adapters))

@@ -64,6 +64,7 @@ class ResolvedConfig:
     chunking: Chunking
     cuda_graphs: bool
     mesh: Mesh  # how its ranks share a forward
+    num_text: int  # ranks that share the text encoder
     threads: int
     isolate: Literal["modality"] | None  # which rows see each other: all, or each modality its own
 
@@ -93,6 +94,7 @@ def resolve(config: EngineConfig) -> ResolvedConfig:
         chunking=config.chunking,
         cuda_graphs=_cuda_graphs(config, device, backend),
         mesh=mesh_on(config, device),
+        num_text=config.text_tensor_parallel,
         threads=_threads(config.mesh) if config.threads == "auto" else config.threads,
         isolate=None if config.isolate == "none" else config.isolate,
     )

@@ -155,6 +155,16 @@ class EngineOptions:
         peers=("--tp-size", "-tp"),
         hint="use a number of devices",
     )
+    text_tensor_parallel: int = option(
+        1,
+        "Devices, the first of those that share a forward, that share the text encoder, each with some heads.",
+        "Devices",
+        kind="count",
+        low=1,
+        high=64,
+        flag="--text-encoder-tp-size",
+        hint="use 1, or the number of devices",
+    )
     ulysses_degree: int = option(
         1,
         "Devices (with --device cpu: processes) that share the rows of a forward, and in attention its heads.",
@@ -245,12 +255,27 @@ class EngineOptions:
                     param="num_gpus",
                 )
             object.__setattr__(self, "tensor_parallel", self.num_gpus)
+            ranks = self.tensor_parallel
         if ranks > MAX_RANKS:
             raise ConfigError(
                 f"tensor_parallel={self.tensor_parallel}, ulysses_degree={self.ulysses_degree} and "
                 f"ring_degree={self.ring_degree} are {ranks} ranks, more than {MAX_RANKS}",
                 hint="use smaller degrees",
                 param="ulysses_degree",
+            )
+        if self.text_tensor_parallel > ranks:
+            raise ConfigError(
+                f"text_tensor_parallel={self.text_tensor_parallel}, but {ranks} "
+                f"{'device makes' if ranks == 1 else 'devices make'} a forward together",
+                hint=f"use at most {ranks}, or more devices: see --num-gpus",
+                param="text_tensor_parallel",
+            )
+        if self.text_tensor_parallel > 1 and self.text_quantization != "none":
+            raise ConfigError(
+                f"text_tensor_parallel={self.text_tensor_parallel} and text_quantization={self.text_quantization} "
+                "exclude each other",
+                hint="use text_quantization=none, or text_tensor_parallel=1",
+                param="text_tensor_parallel",
             )
         if self.resident_blocks is not None and self.offload in ("none", "module"):
             raise ConfigError(

@@ -27,8 +27,8 @@ from tests.engine.load.test_ranks import _alive, _followers_of
 
 TOLERANCE = 1e-5  # of the size of the states, over a whole run in float32
 MESHES = [
-    {"ulysses_degree": 2},
-    {"ulysses_degree": 4},
+    {"ulysses_degree": 2, "text_tensor_parallel": 2},
+    {"ulysses_degree": 4, "text_tensor_parallel": 2},
     {"ring_degree": 2},
     {"ulysses_degree": 2, "ring_degree": 2},
     {"ulysses_degree": 2, "tensor_parallel": 2},
@@ -197,7 +197,7 @@ def test_a_rank_that_is_killed_costs_seconds(when, tmp_path, caplog):
     def ended(job_id):
         return next((e for _, e in events if e.job_id == job_id and e.kind in TERMINAL), None)
 
-    executor = Executor(EngineConfig(threads=1, ulysses_degree=2))
+    executor = Executor(EngineConfig(threads=1, ulysses_degree=2, text_tensor_parallel=2))
     try:
         began = time.monotonic()
         executor.start(on_event)

@@ -19,7 +19,6 @@ from talkies.cli.peers.kinds import (
 )
 from talkies.server.config import PIPELINE_CLASS
 
-WHOLE_TEXT = "the text encoder works whole on the first device"
 WHOLE_VAE = "the video VAE works whole on the first device, tile by tile"
 START = "a start may take as long as it gives signs of life: --start-timeout-s bounds its silence"
 READ_AHEAD = "four threads read ahead of the loader"
@@ -35,7 +34,6 @@ VLLM_OMNI: Mapping[str, PeerFlag] = {
     "--ulysses-mode": PeerFlag("Ulysses cuts heads, which its degree must divide", ("strict",)),
     "--ulysses-a2a-permute": switch("the exchange writes the attention's layout"),
     "--allgather-degree": PeerFlag(ONE_DEVICE, ("1",)),
-    "--text-encoder-tp-size": PeerFlag(WHOLE_TEXT, ("1",), noted=("2", "4", "8")),
     "--cfg-parallel-size": PeerFlag("the model is guidance-distilled", ("1",)),
     "--data-parallel-size": PeerFlag("one server drives one engine", ("1",)),
     "--pipeline-parallel-size": PeerFlag(ONE_DEVICE, ("1",)),

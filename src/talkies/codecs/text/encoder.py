@@ -6,7 +6,7 @@ L tokens, D hidden width. What conditions the DiT is the stream after layer inde
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from talkies.codecs.text.attention import use_attention
 from talkies.codecs.text.linears import Fp8Linears
 from talkies.codecs.text.patches import PatchConfig
 from talkies.codecs.text.presentation import PixelRows, Presentation, Visual, pixel_rows, present
+from talkies.codecs.text.shards import TextShard
 from talkies.codecs.text.source import TextSource
 from talkies.codecs.text.tokens import FolderTokenizer
 from talkies.errors import CheckpointError, InvalidRequest
@@ -36,6 +37,9 @@ class TextCondition:
 
     states: Tensor
     tags: Tensor
+
+
+RunEncoder = Callable[[Presentation, Tensor, Tensor], Tensor]  # as TextEncoder.run
 
 
 class TextEncoder:
@@ -58,12 +62,14 @@ class TextEncoder:
         weights_on: torch.device | str | None = None,
         fp8: Fp8Linears | None = None,
         attention: str = "sdpa",
+        shard: TextShard | None = None,
     ) -> TextEncoder:
         """Reads a ``text_encoder/`` folder, single file or sharded, tensor by tensor.
 
         A layer whose two output matrices are all zero adds exactly nothing: it is skipped and its weights are not
         read. ``weights_on`` is where weights are put, if whoever loads it brings them to ``device`` when they are
-        needed. ``fp8`` makes linears e4m3 one by one, so that loading needs the finished size and one linear.
+        needed. ``fp8`` makes linears e4m3 one by one, so that loading needs the finished size and one linear. ``shard``
+        keeps this rank's share of every layer; not with ``fp8``.
         Raises ``CheckpointError`` naming a key that is missing, unknown or misshapen.
         """
         from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLConfig
@@ -101,8 +107,12 @@ class TextEncoder:
 
         if fp8 is not None:
             fp8.install(model)
+        if shard is not None:
+            assert fp8 is None, "engine.config.resolve refuses the two together"
+            shard.install(model)
         use_attention(model, attention)
-        for key, tensor in source.in_order(list(model.state_dict())):
+        for key, stored in source.in_order(list(model.state_dict())):
+            tensor = stored if shard is None else shard.cut(key, stored)
             placed = fp8.place(key, tensor, dtype) if fp8 is not None else None
             made = placed or {key: tensor.to(device=home, dtype=dtype)}
             assign(model, {name: value.to(home) for name, value in made.items()})
@@ -113,13 +123,16 @@ class TextEncoder:
         encoder.bytes_read = weights.bytes_asked
         return encoder
 
-    @torch.no_grad()
     def encode(self, presentation: Presentation, rows: PixelRows | None = None) -> TextCondition:
         """The condition of one request. ``rows`` are the patch rows of the presentation's images and videos.
 
         Raises ``NumericsError`` when a state is not finite, ``InvalidRequest`` for an id outside the vocabulary.
         """
-        rows = rows or PixelRows()
+        self.check(presentation)
+        return self.condition(presentation, self.run(presentation, *self.pixels(presentation, rows or PixelRows())))
+
+    def check(self, presentation: Presentation) -> None:
+        """Raises ``InvalidRequest`` for an id outside the vocabulary."""
         vocabulary = self.model.language_model.embed_tokens.num_embeddings
         if max(presentation.input_ids) >= vocabulary:
             raise InvalidRequest(
@@ -127,25 +140,34 @@ class TextEncoder:
                 hint="tokenizer/ and text_encoder/ must come from one checkpoint",
                 param="prompt",
             )
+
+    def pixels(self, presentation: Presentation, rows: PixelRows) -> tuple[Tensor, Tensor]:
+        """Patch rows of the images and of the videos on the device, in the encoder's dtype; [0, 0] where are none."""
+        return (
+            self._pixels(rows.images, presentation.image_grids, "images"),
+            self._pixels(rows.videos, presentation.video_grids, "videos"),
+        )
+
+    @torch.no_grad()
+    def run(self, presentation: Presentation, images: Tensor, videos: Tensor) -> Tensor:
+        """States [L, D] of a checked presentation and its :meth:`pixels`: what every rank does alike where the encoder
+        is cut."""
         input_ids = self._ids(presentation.input_ids)
         vision: dict[str, Any] = {}
         if presentation.image_grids:
-            vision |= {
-                "pixel_values": self._pixels(rows.images, presentation.image_grids, "images"),
-                "image_grid_thw": self._ids(presentation.image_grids)[0],
-            }
+            vision |= {"pixel_values": images, "image_grid_thw": self._ids(presentation.image_grids)[0]}
         if presentation.video_grids:
-            vision |= {
-                "pixel_values_videos": self._pixels(rows.videos, presentation.video_grids, "videos"),
-                "video_grid_thw": self._ids(presentation.video_grids)[0],
-            }
-        states = self.model(
+            vision |= {"pixel_values_videos": videos, "video_grid_thw": self._ids(presentation.video_grids)[0]}
+        return self.model(
             input_ids=input_ids,
             attention_mask=torch.ones_like(input_ids),
             mm_token_type_ids=self._ids(presentation.mm_token_type_ids),
             use_cache=False,
             **vision,
         ).last_hidden_state[0]
+
+    def condition(self, presentation: Presentation, states: Tensor) -> TextCondition:
+        """Raises ``NumericsError`` when a state is not finite."""
         require_finite(states, "text encode")
         return TextCondition(states, torch.tensor(presentation.token_tags, dtype=torch.int8))
 
@@ -154,6 +176,8 @@ class TextEncoder:
 
     def _pixels(self, rows: np.ndarray | None, grids: Sequence[tuple[int, int, int]], what: str) -> Tensor:
         wanted = sum(t * h * w for t, h, w in grids)
+        if not wanted:
+            return torch.empty(0, 0, dtype=self.dtype, device=self.device)
         if rows is None or rows.shape[0] != wanted:
             raise ValueError(f"the presentation's {what} need {wanted} patch rows")
         return torch.from_numpy(rows).to(device=self.device, dtype=self.dtype)
@@ -171,9 +195,13 @@ class Conditioner:
         """The ids alone: cheap, and enough to know L."""
         return present(self.tokenizer, prompt, visuals, patches=self.patches)
 
-    def encode(self, prompt: str, visuals: Sequence[Visual] = ()) -> TextCondition:
-        """Prompt and visuals -> the text rows of the DiT."""
-        return self.encoder.encode(self.present(prompt, visuals), pixel_rows(visuals, patches=self.patches))
+    def encode(self, prompt: str, visuals: Sequence[Visual] = (), run: RunEncoder | None = None) -> TextCondition:
+        """Prompt and visuals -> the text rows of the DiT. ``run`` takes the place of the encoder's own, where other
+        ranks have a share of it."""
+        presentation, encoder = self.present(prompt, visuals), self.encoder
+        encoder.check(presentation)
+        pixels = encoder.pixels(presentation, pixel_rows(visuals, patches=self.patches))
+        return encoder.condition(presentation, (run or encoder.run)(presentation, *pixels))
 
 
 class PassThrough(nn.Module):

@@ -20,7 +20,7 @@ from talkies.capacity.ram import give_back, peak_rss_bytes
 from talkies.codecs.audio.vae import AudioVAE
 from talkies.codecs.limits import limits_of
 from talkies.codecs.memo import Memo, content_key
-from talkies.codecs.text.encoder import Conditioner, TextCondition
+from talkies.codecs.text.encoder import Conditioner, RunEncoder, TextCondition
 from talkies.codecs.text.patches import PatchConfig
 from talkies.codecs.text.presentation import Visual
 from talkies.codecs.text.tokens import FolderTokenizer
@@ -146,10 +146,11 @@ class Components:
         with the same ones."""
         return self.tables.of(partition, schedule, steps, adapters)
 
-    def encode_text(self, prompt: str, visuals: Sequence[Visual]) -> TextCondition:
-        """The text rows; a repeated prompt with the same pictures is encoded once."""
+    def encode_text(self, prompt: str, visuals: Sequence[Visual], run: RunEncoder | None = None) -> TextCondition:
+        """The text rows; a repeated prompt with the same pictures is encoded once. ``run`` takes the place of the
+        encoder's own, where other ranks have a share of it."""
         key = content_key("text", prompt, list(visuals))
-        return self._memo.remember(key, lambda: self._encode_text(prompt, visuals))
+        return self._memo.remember(key, lambda: self._encode_text(prompt, visuals, run))
 
     def encode_video(self, frames: np.ndarray) -> Tensor:
         """Normalized latents [1, C, t, h, w] of uint8 [F, H, W, 3]; the same pixels are encoded once."""
@@ -161,9 +162,9 @@ class Components:
         key = content_key("audio", wave)
         return self._memo.remember(key, lambda: self._encode_audio(wave))
 
-    def _encode_text(self, prompt: str, visuals: Sequence[Visual]) -> TextCondition:
+    def _encode_text(self, prompt: str, visuals: Sequence[Visual], run: RunEncoder | None) -> TextCondition:
         self.residency.enter("text")
-        return self.text.encode(prompt, visuals)
+        return self.text.encode(prompt, visuals, run)
 
     def _encode_video(self, frames: np.ndarray) -> Tensor:
         self.residency.enter("video.encoder")
@@ -264,8 +265,6 @@ def _load(
         on_stage=on_stage,
         adapters=adapters,
     )
-    if ranks is not None:
-        ranks.wait_loaded()
     on_stage("text encoder")
     with loading.part("text encoder") as part:
         encoder = place_text(
@@ -277,8 +276,11 @@ def _load(
             ops=ops,
             quantize=resolved.text_quantize,
             attention=resolved.text_attention,
+            group=None if ranks is None else ranks.groups.text,
         )
         part.num_bytes = encoder.bytes_read
+    if ranks is not None:
+        ranks.wait_loaded()
     on_stage("audio VAE")
     with loading.part("audio VAE") as part:
         audio = place_audio(parts.audio_vae, residency, residences.audio, device=resolved.device)

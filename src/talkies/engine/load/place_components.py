@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -11,12 +12,14 @@ from talkies.attention.base import Attend
 from talkies.codecs.audio.vae import AudioVAE
 from talkies.codecs.text.encoder import NUM_LAYERS, TextEncoder
 from talkies.codecs.text.linears import Fp8Linears
+from talkies.codecs.text.shards import TextShard
 from talkies.codecs.video.vae import VideoVAE
 from talkies.kernels.select import Ops
 from talkies.model.dit import PackedDiT
 from talkies.model.weights import DiTSource, Place, as_it_is, build_dit
 from talkies.placement.components import Residency, evict, move_buffers, stream_component
 from talkies.placement.quantize import TEXT_PREFIX, QuantizeConfig, check_device, placer, quantized_text_names
+from talkies.placement.ranks.groups import Group
 from talkies.placement.stream.host_memory import HostBuffer
 from talkies.placement.stream.layerwise import LayerwiseConfig, stream, streamed_positions, to_host
 
@@ -90,8 +93,10 @@ def place_text(
     ops: Ops,
     quantize: QuantizeConfig,
     attention: str,
+    group: Group | None = None,
 ) -> TextEncoder:
-    """The text encoder (group ``text``). What is quantised is quantised on the device, wherever it lives after."""
+    """The text encoder (group ``text`` of the residency), or this rank's share of it where ``group`` has several. What
+    is quantised is quantised on the device, wherever it lives after."""
     names = quantized_text_names(quantize, NUM_LAYERS)
     if names and device.type == "cuda":
         check_device(device, ops, "text_quantization")
@@ -102,6 +107,7 @@ def place_text(
         weights_on=None if where == "resident" else "cpu",
         fp8=Fp8Linears(names={n.removeprefix(TEXT_PREFIX) for n in names}, ops=ops, device=device) if names else None,
         attention=attention,
+        shard=None if group is None or group.size == 1 else TextShard(group.rank, group.size, partial(_add_up, group)),
     )
     if where == "resident":
         return encoder
@@ -114,6 +120,10 @@ def place_text(
     residency.add("text", stream_component(encoder.model, stacks, device))
     move_buffers(encoder.model, device)
     return encoder
+
+
+def _add_up(group: Group, part: Tensor) -> None:
+    group.summed(part, "the text encoder's products were summed")
 
 
 def place_video(

@@ -26,6 +26,7 @@ from talkies.capacity.sizes import Sizes, TextSizes, VideoSizes
 from talkies.codecs.audio.vae import AudioVAEConfig
 from talkies.codecs.text.encoder import NUM_LAYERS
 from talkies.codecs.text.patches import PatchConfig
+from talkies.codecs.text.shards import check_degree
 from talkies.codecs.video.config import VideoVAEConfig
 from talkies.codecs.video.vae import TOKENS_PER_BATCH_CPU, TOKENS_PER_BATCH_GPU
 from talkies.engine.config import EngineConfig, ResolvedConfig
@@ -57,8 +58,9 @@ ENCODE_TENSORS_CPU, ENCODE_TENSORS_CUDA = 40, 12
 ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
-def sizes_of(parts: Parts, *, on_gpu: bool, dtype: torch.dtype, mesh: Mesh = ONE) -> Sizes:
-    """Of one device, which has a share of the DiT where several have one together.
+def sizes_of(parts: Parts, *, on_gpu: bool, dtype: torch.dtype, mesh: Mesh = ONE, num_text: int = 1) -> Sizes:
+    """Of one device, which has a share of the DiT where several have one together, and of the text encoder where
+    ``num_text`` have.
 
     Raises ``CheckpointError`` for a config that is missing or wrong.
     """
@@ -92,6 +94,7 @@ def sizes_of(parts: Parts, *, on_gpu: bool, dtype: torch.dtype, mesh: Mesh = ONE
             vision_patch_values=3 * patches.temporal_patch_size * patches.patch_size**2,
             num_vision_layers=len(vision_layers),
             vision_layer_parameters=max(vision_layers.values(), default=0),
+            shards=num_text,
         ),
         video=VideoSizes(
             width=vit.width,
@@ -146,6 +149,8 @@ def decide(config: EngineConfig, resolved: ResolvedConfig, parts: Parts, limits:
         resolved.mesh.check(read_config(folder), head_groups=resolved.chunking.head_groups)
     if resolved.mesh.ring > 1:
         partial_of(resolved.attention)
+    if resolved.num_text > 1:
+        check_degree(read_json(parts.text_encoder / "config.json"), resolved.num_text)
     if config.vram_budget is not None and not on_gpu:
         raise ConfigError(
             "vram_budget has no meaning on a CPU", hint="use --ram-budget, or --device cuda", param="vram_budget"
@@ -154,10 +159,10 @@ def decide(config: EngineConfig, resolved: ResolvedConfig, parts: Parts, limits:
     asks = on_gpu and (fixed is None or config.vram_budget is not None)
     if not asks:
         if config.ram_budget is not None:
-            sizes = sizes_of(parts, on_gpu=on_gpu, dtype=resolved.dtype, mesh=resolved.mesh)
+            sizes = sizes_of(parts, on_gpu=on_gpu, dtype=resolved.dtype, mesh=resolved.mesh, num_text=resolved.num_text)
             _check_ram(config.ram_budget, sizes, typical_demand(limits), resolved)
         return Placement(residences=fixed or Residences(), chunking=resolved.chunking)
-    sizes = sizes_of(parts, on_gpu=on_gpu, dtype=resolved.dtype, mesh=resolved.mesh)
+    sizes = sizes_of(parts, on_gpu=on_gpu, dtype=resolved.dtype, mesh=resolved.mesh, num_text=resolved.num_text)
     machine = machine_of(resolved.device, config.vram_budget, config.ram_budget, attention=resolved.attention)
     wishes = wishes_of(config, fp8_attention="fp8" in resolved.attention)
     found = planner.make_plan(sizes, typical_demand(limits), machine, wishes)

@@ -83,7 +83,7 @@ class Ranks:
                 self._followers.append(_Follower(told))
             for follower in self._followers:
                 follower.expect(RankStarted, BEGIN_TIMEOUT_S)
-            self.groups = join(0, mesh, self._store, resolved.device)
+            self.groups = join(0, mesh, self._store, resolved.device, num_text=resolved.num_text)
         except BaseException:
             self._end(patience_s=0.0)  # they hold nothing yet, and who stops a start does not wait
             raise
@@ -200,7 +200,7 @@ def _ended(follower: _Follower) -> str:
     return f"rank {follower.rank} ended (exit code {follower.process.poll()})"
 
 
-def join(rank: int, mesh: Mesh, store: int, device: torch.device) -> RankGroups:
+def join(rank: int, mesh: Mesh, store: int, device: torch.device, *, num_text: int) -> RankGroups:
     """The groups of all ranks, which meet in the open file ``store``. Collective."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this machine
     if device.type == "cuda":
@@ -210,4 +210,4 @@ def join(rank: int, mesh: Mesh, store: int, device: torch.device) -> RankGroups:
     dist.init_process_group(backend, store=meeting, rank=rank, world_size=mesh.size, timeout=TIMEOUT)
     group = dist.group.WORLD
     assert group is not None
-    return RankGroups(mesh, Peers(group), TIMEOUT)
+    return RankGroups(mesh, Peers(group), TIMEOUT, num_text=num_text)

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 import torch
 
 from talkies.attention.base import Trimmed
+from talkies.codecs.text.encoder import TextEncoder
 from talkies.engine.load.adapt import Adapters, use_adapters
 from talkies.engine.load.dits import DiTs
-from talkies.engine.pipeline.orders import Drop, Order, Prepare, Refine, Step, check_agreement
+from talkies.engine.pipeline.orders import Drop, Encode, Order, Prepare, Refine, Step, check_agreement
 from talkies.engine.pipeline.state import RequestState, plans_of, state_of
 from talkies.engine.pipeline.step import StepGroup, own_step
 from talkies.model.dit import PackedDiT
@@ -27,13 +28,20 @@ class Follower:
     leader = None
 
     def __init__(
-        self, dits: DiTs, residency: Residency, attend: Trimmed, groups: RankGroups, device: torch.device
+        self,
+        dits: DiTs,
+        residency: Residency,
+        attend: Trimmed,
+        groups: RankGroups,
+        device: torch.device,
+        text: TextEncoder | None = None,
     ) -> None:
+        """``text`` is this rank's share of the text encoder, if it has one."""
         self.dits: Mapping[str, PackedDiT] = dits.by_partition
         self.runners: Mapping[str, Runner] = dits.runners
         self.residency, self.attend = residency, attend
         self._tables, self._groups, self._device = dits.tables, groups, device
-        self._adapted = dits.adapted
+        self._adapted, self._text = dits.adapted, text
         self._states: dict[int, RequestState] = {}
         self._group: StepGroup | None = None
 
@@ -55,6 +63,11 @@ class Follower:
                 self.use(partition, adapters)
                 self.residency.enter(f"dit.{partition}.refiner")
                 self.runners[partition].refine_text(taken(kind, self._device, self._groups.peers))
+            case Encode(presentation=presentation, images=images, videos=videos):
+                pixels = [taken(kind, self._device, self._groups.peers) for kind in (images, videos)]
+                if self._text is not None:
+                    self.residency.enter("text")
+                    self._text.run(presentation, *pixels)
 
     def use(self, partition: str, adapters: Adapters) -> None:
         """As ``Components.use`` does on rank 0: each rank changes its own share of the weights."""

@@ -20,6 +20,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from talkies.codecs.text.encoder import TextEncoder
+from talkies.codecs.text.presentation import Presentation
 from talkies.engine.load.adapt import Adapters
 from talkies.engine.pipeline.state import RequestState
 from talkies.errors import WorkerDied
@@ -80,7 +82,24 @@ class Refine:
     states: Kind
 
 
-Order = Prepare | Step | Drop | Refine
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encode:
+    """The text encoder over these tokens and patch rows, which follow: where it is cut over ranks."""
+
+    presentation: Presentation
+    images: Kind
+    videos: Kind
+
+
+Order = Prepare | Step | Drop | Refine | Encode
+
+
+def lead_encode(
+    leader: Leader, encoder: TextEncoder, presentation: Presentation, images: Tensor, videos: Tensor
+) -> Tensor:
+    """``encoder.run`` on this rank and on the others that have a share of it."""
+    order = Encode(presentation=presentation, images=kind_of(images), videos=kind_of(videos))
+    return leader.together(order, (images, videos), lambda: encoder.run(presentation, images, videos))
 
 
 def lead_refine(

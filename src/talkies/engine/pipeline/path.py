@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from talkies.engine.load.build import Components, parts_and_limits
 from talkies.engine.pipeline import tasks
 from talkies.engine.pipeline.condition_media import MediaAccess, SoundInput
 from talkies.engine.pipeline.given import Given, locked_latents, locks_of, of_role
-from talkies.engine.pipeline.orders import lead_refine
+from talkies.engine.pipeline.orders import lead_encode, lead_refine
 from talkies.engine.pipeline.state import RequestState, plans_of, state_of
 from talkies.engine.pipeline.tasks import TASKS, Prepared
 from talkies.few_steps import followed, in_use
@@ -96,7 +97,10 @@ def encode(components: Components, prepared: Prepared) -> Encoded:
 @torch.inference_mode()
 def encode_by_parts(components: Components, prepared: Prepared) -> Generator[None, None, Encoded]:
     """As :func:`encode`, with a pause after the text and after each picture, video and sound."""
-    text = components.encode_text(prepared.request.prompt, prepared.presentation)
+    leader, run = components.leader, None
+    if leader is not None and components.config.num_text > 1:
+        run = partial(lead_encode, leader, components.text.encoder)
+    text = components.encode_text(prepared.request.prompt, prepared.presentation, run)
     conditions: list[PackedCondition] = []
     visual_latents: list[Tensor] = []
     audio_rows: list[Tensor] = []

@@ -21,10 +21,12 @@ import torch
 
 from talkies.adapters.route import open_adapters
 from talkies.attention import registry as attention
+from talkies.codecs.text.encoder import TextEncoder
 from talkies.engine.config import EngineConfig, resolve
 from talkies.engine.load.build import parts_and_limits
 from talkies.engine.load.dits import build_dits
 from talkies.engine.load.load_report import LoadReport
+from talkies.engine.load.place_components import place_text
 from talkies.engine.load.planning import cap
 from talkies.engine.load.rank_processes import Loaded, RankStarted, Told, join
 from talkies.engine.pipeline.follow import Follower
@@ -47,7 +49,7 @@ def main(connection: Connection) -> int:
         resolved = resolve(config)
         torch.set_num_threads(resolved.threads)
         connection.send(RankStarted())
-        groups = join(told.rank, resolved.mesh, told.store, resolved.device)
+        groups = join(told.rank, resolved.mesh, told.store, resolved.device, num_text=resolved.num_text)
         peers = groups.peers
         ops = kernels.create(resolved.kernels)
         attend = attention.create(resolved.attention, ops)
@@ -66,8 +68,21 @@ def main(connection: Connection) -> int:
             num_forwards=limits.default_num_sigmas - 1,
             adapters=adapters,
         )
+        text: TextEncoder | None = None
+        if groups.text is not None:
+            text = place_text(
+                parts.text_encoder,
+                residency,
+                told.placement.residences.text,
+                dtype=resolved.dtype,
+                device=resolved.device,
+                ops=ops,
+                quantize=resolved.text_quantize,
+                attention=resolved.text_attention,
+                group=groups.text,
+            )
         connection.send(Loaded())
-        follower = Follower(dits, residency, attend, groups, resolved.device)
+        follower = Follower(dits, residency, attend, groups, resolved.device, text)
         while (order := _order(connection)) is not None:
             follower.obey(order)
     except (WorkerDied, EOFError, BrokenPipeError, ConnectionResetError):

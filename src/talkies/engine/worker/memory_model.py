@@ -118,7 +118,7 @@ def _smallest(components: Components, model: MemoryModel) -> Need:
 def _model(components: Components) -> MemoryModel:
     config = components.config
     on_cuda = config.device.type == "cuda"
-    sizes = sizes_of(components.parts, on_gpu=on_cuda, dtype=config.dtype, mesh=config.mesh)
+    sizes = sizes_of(components.parts, on_gpu=on_cuda, dtype=config.dtype, mesh=config.mesh, num_text=config.num_text)
     linear_bytes = components.video.decoder.compute_dtype.itemsize
     return MemoryModel(
         sizes=replace(sizes, video=replace(sizes.video, linear_bytes=linear_bytes)),

@@ -52,25 +52,32 @@ class Group:
 class RankGroups:
     """One rank's groups. Collective to make: all ranks make them in the same order."""
 
-    def __init__(self, mesh: Mesh, peers: Peers, timeout: timedelta | None = None) -> None:
+    def __init__(self, mesh: Mesh, peers: Peers, timeout: timedelta | None = None, *, num_text: int = 1) -> None:
+        """``num_text`` ranks, the first ones, share the text encoder."""
         assert mesh.size == peers.world, (mesh, peers.world)
         self.mesh, self.peers = mesh, peers
         self.place, self.share = mesh.places[peers.rank], mesh.share_of(peers.rank)
         self.rows, self.ring, self.ulysses, self.tensor = (
             self._join(axis, timeout) for axis in ("rows", "ring", "ulysses", "tensor")
         )
+        self.text = self._group_of(range(num_text), timeout)  # None: this rank has nothing of the encoder
 
     def _join(self, axis: Axis, timeout: timedelta | None) -> Group:
         mine: Group | None = None
         for ranks in self.mesh.groups(axis):
-            # A group of one talks to nobody, and that of all is there already.
-            whole = len(ranks) in (1, self.peers.world)
-            group = self.peers.group if whole else dist.new_group(ranks, timeout=timeout)
-            if self.peers.rank in ranks:
-                assert isinstance(group, dist.ProcessGroup)
-                mine = Group(self.peers, ranks, group)
+            mine = self._group_of(ranks, timeout) or mine
         assert mine is not None
         return mine
+
+    def _group_of(self, ranks: Sequence[int], timeout: timedelta | None) -> Group | None:
+        """For those that are in it."""
+        # A group of one talks to nobody, and that of all is there already.
+        whole = len(ranks) in (1, self.peers.world)
+        group = self.peers.group if whole else dist.new_group(list(ranks), timeout=timeout)
+        if self.peers.rank not in ranks:
+            return None
+        assert isinstance(group, dist.ProcessGroup)
+        return Group(self.peers, ranks, group)
 
     def span(self, num_rows: int) -> tuple[int, int]:
         """``(start, stop)`` of this rank's rows of a sequence."""
