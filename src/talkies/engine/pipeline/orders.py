@@ -52,6 +52,7 @@ class Prepare:
     audio_sigmas: tuple[float, ...]
     step: int
     tensors: tuple[Kind, ...]
+    cache: tuple[str, ...] = ()  # names of the tensors after those: of a step cache that goes on from a file
 
     @property
     def schedule(self) -> DualSchedule:
@@ -120,8 +121,9 @@ def lead_step(leader: Leader, states: Sequence[RequestState], run: Callable[[], 
         number, new = leader.number(state)
         numbers.append(number)
         if new:
-            tensors = tensors_of(state)
-            leader.together(_prepare(number, state, tensors), tensors, lambda: None)
+            own, cache = tensors_of(state), state.cache_tensors()
+            tensors = [*own, *(tensor.to(state.video_rows.device) for tensor in cache.values())]
+            leader.together(_prepare(number, state, tensors, tuple(cache)), tensors, lambda: None)
 
     def checked() -> T:
         check_agreement(leader.groups, numbers, states)
@@ -158,7 +160,7 @@ def tensors_of(state: RequestState) -> tuple[Tensor, ...]:
     return *own, *state.locks.tensors()
 
 
-def _prepare(number: int, state: RequestState, tensors: Sequence[Tensor]) -> Prepare:
+def _prepare(number: int, state: RequestState, tensors: Sequence[Tensor], cache: tuple[str, ...]) -> Prepare:
     return Prepare(
         number=number,
         request=state.request,
@@ -172,6 +174,7 @@ def _prepare(number: int, state: RequestState, tensors: Sequence[Tensor]) -> Pre
         audio_sigmas=tuple(state.schedule.audio_sigmas.tolist()),
         step=state.step,
         tensors=tuple(map(kind_of, tensors)),
+        cache=cache,
     )
 
 

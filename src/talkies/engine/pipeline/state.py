@@ -25,7 +25,7 @@ from talkies.sampling.anchors import Anchors
 from talkies.sampling.locks import Locks
 from talkies.sampling.schedule import DualSchedule
 from talkies.stepcache import registry as step_caches
-from talkies.stepcache.base import StepCache
+from talkies.stepcache.base import Course, StepCache
 
 
 @dataclass(kw_only=True)
@@ -33,7 +33,8 @@ class RequestState:
     """Nv video rows, Na audio rows; in both the condition rows come first.
 
     Everything but ``video_rows``, ``audio_rows`` and ``step`` follows from the request alone and is made again
-    after a restart; only these three are saved (:meth:`tensors`) and restored (:meth:`restore`).
+    after a restart; only these three are saved (:meth:`tensors`) and restored (:meth:`restore`), and with them what the
+    step cache needs to go on as it would have.
     """
 
     request: VideoRequest
@@ -55,6 +56,10 @@ class RequestState:
     video_rows: Tensor  # float32 [Nv, C * patch]
     audio_rows: Tensor  # float32 [Na, C]
     step: int = 0  # forwards done
+    ran: float = 0.0  # of them, in whole forwards: what was run of their blocks
+    hits: int = 0  # forwards of which something was skipped
+    kept: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # rows that entered what the step cache needs
+    to_relearn: bool = False  # the step cache was restored and has yet to see those again
 
     @property
     def num_forwards(self) -> int:
@@ -68,13 +73,48 @@ class RequestState:
     def num_rows(self) -> int:
         return self.layout.num_rows
 
+    @property
+    def skipped_fraction(self) -> float:
+        """Of the blocks of all forwards so far."""
+        return 1.0 - self.ran / self.step if self.step else 0.0
+
+    def stepped(self, ran: float, entered: tuple[Tensor, Tensor]) -> None:
+        """After a step of which the share ``ran`` of the blocks was run, on the rows ``entered``."""
+        self.ran += ran
+        self.hits += ran < 1.0
+        known = {**self.kept, self.step - 1: entered}
+        self.kept = {step: known[step] for step in self.step_cache.needs()}
+
     def tensors(self) -> dict[str, Tensor]:
         """What must survive a restart, on the CPU."""
-        return {
-            "video_rows": self.video_rows.cpu(),
-            "audio_rows": self.audio_rows.cpu(),
+        known = {
+            "video_rows": self.video_rows,
+            "audio_rows": self.audio_rows,
             "step": torch.tensor(self.step, dtype=torch.int64),
+            **self.cache_tensors(),
         }
+        return {name: tensor.cpu() for name, tensor in known.items()}
+
+    def cache_tensors(self) -> dict[str, Tensor]:
+        """What the step cache needs to go on; nothing of one that has no state."""
+        kept = {f"kept.{step}.{i}": rows for step, pair in self.kept.items() for i, rows in enumerate(pair)}
+        saved = {f"cache.{name}": tensor for name, tensor in self.step_cache.saved().items()}
+        done = {"ran": torch.tensor([self.ran, self.hits], dtype=torch.float64)} if self.hits else {}
+        return {**kept, **saved, **done}
+
+    def restore_cache(self, tensors: Mapping[str, Tensor]) -> None:
+        """Takes what :meth:`cache_tensors` gave, after ``step`` was set. Raises ``KeyError`` or ``ValueError``."""
+        device = self.video_rows.device
+        steps = {int(name.split(".")[1]) for name in tensors if name.startswith("kept.")}
+        self.kept = {
+            step: (tensors[f"kept.{step}.0"].to(device), tensors[f"kept.{step}.1"].to(device)) for step in sorted(steps)
+        }
+        ran, hits = tensors["ran"].tolist() if "ran" in tensors else (float(self.step), 0)
+        self.ran, self.hits = ran, int(hits)
+        saved = {name.removeprefix("cache."): t.to(device) for name, t in tensors.items() if name.startswith("cache.")}
+        if self.step:
+            self.step_cache.restore(saved)
+            self.to_relearn = bool(self.kept)
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Goes on from saved tensors. Raises ``ValueError`` if they are of another request's shape."""
@@ -87,6 +127,7 @@ class RequestState:
         self.video_rows = tensors["video_rows"].to(self.video_rows.device)
         self.audio_rows = tensors["audio_rows"].to(self.audio_rows.device)
         self.step = step
+        self.restore_cache(tensors)
 
 
 class Owner(Protocol):
@@ -106,7 +147,7 @@ def state_of(
     it, tensors on the device. Every rank makes it so."""
     dit = owner.dits[partition]
     step_cache = step_caches.create("off")
-    step_cache.begin(layout, schedule.num_forwards)
+    step_cache.begin(course_of(layout, schedule, dit.config.num_layers))
     return RequestState(
         partition=partition,
         layout=layout,
@@ -116,6 +157,16 @@ def state_of(
         feed=ModulationFeed(table, dit.device),
         step_cache=step_cache,
         **rest,
+    )
+
+
+def course_of(layout: PackedLayout, schedule: DualSchedule, num_blocks: int) -> Course:
+    """What a step cache knows of its request."""
+    return Course(
+        layout=layout,
+        num_blocks=num_blocks,
+        video_sigmas=tuple(schedule.video_sigmas[:-1].tolist()),
+        audio_sigmas=tuple(schedule.audio_sigmas[:-1].tolist()),
     )
 
 
