@@ -76,7 +76,7 @@ class Follower:
 
     def _prepared(self, order: Prepare) -> RequestState:
         given = [taken(kind, self._device, self._groups.peers) for kind in order.tensors]
-        given, cache = given[: len(given) - len(order.cache)], given[len(given) - len(order.cache) :]
+        given, cache = given[: len(given) - len(order.cache_tensors)], given[len(given) - len(order.cache_tensors) :]
         refined_text, video_rows, audio_rows, held_video, held_audio, *locks = given
         layout, schedule = order.layout, order.schedule
         state = state_of(
@@ -90,6 +90,7 @@ class Follower:
             geometry=order.geometry,
             layout=layout,
             schedule=schedule,
+            cache=order.cache,
             anchors=Anchors(held_video, held_audio),
             locks=Locks.of_tensors(locks),
             refined_text=refined_text,
@@ -97,5 +98,5 @@ class Follower:
             audio_rows=audio_rows,
             step=order.step,
         )
-        state.restore_cache(dict(zip(order.cache, cache, strict=True)))
+        state.restore_cache(dict(zip(order.cache_tensors, cache, strict=True)))
         return state

@@ -29,6 +29,7 @@ from talkies.h3.geometry import Geometry
 from talkies.h3.packing import PackedLayout
 from talkies.placement.ranks.groups import RankGroups
 from talkies.placement.ranks.leader import Kind, Leader, kind_of
+from talkies.quality import CachePolicy
 from talkies.request import Task, VideoRequest
 from talkies.sampling.schedule import DualSchedule
 
@@ -51,8 +52,9 @@ class Prepare:
     video_sigmas: tuple[float, ...]
     audio_sigmas: tuple[float, ...]
     step: int
+    cache: CachePolicy
     tensors: tuple[Kind, ...]
-    cache: tuple[str, ...] = ()  # names of the tensors after those: of a step cache that goes on from a file
+    cache_tensors: tuple[str, ...] = ()  # names of the last of them: of a step cache that goes on from a file
 
     @property
     def schedule(self) -> DualSchedule:
@@ -174,7 +176,8 @@ def _prepare(number: int, state: RequestState, tensors: Sequence[Tensor], cache:
         audio_sigmas=tuple(state.schedule.audio_sigmas.tolist()),
         step=state.step,
         tensors=tuple(map(kind_of, tensors)),
-        cache=cache,
+        cache=state.cache,
+        cache_tensors=cache,
     )
 
 

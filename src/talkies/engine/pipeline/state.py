@@ -20,6 +20,7 @@ from talkies.model.block import RowView
 from talkies.model.dit import PackedDiT
 from talkies.model.modulation import ModulationTable
 from talkies.placement.modulation_feed import ModulationFeed
+from talkies.quality import CachePolicy
 from talkies.request import Task, VideoRequest
 from talkies.sampling.anchors import Anchors
 from talkies.sampling.locks import Locks
@@ -51,12 +52,14 @@ class RequestState:
     anchors: Anchors
     locks: Locks = field(default_factory=Locks)  # rows of the target that are given
     given: tuple[Given, ...] = ()  # the media that they were made from
-    step_cache: StepCache
+    cache: CachePolicy
+    step_cache: StepCache  # the policy that this names, with its state
     refined_text: Tensor  # [L, D]
     video_rows: Tensor  # float32 [Nv, C * patch]
     audio_rows: Tensor  # float32 [Na, C]
     step: int = 0  # forwards done
     ran: float = 0.0  # of them, in whole forwards: what was run of their blocks
+    last_ran: float = 1.0  # of the last one, in parts of a forward
     hits: int = 0  # forwards of which something was skipped
     kept: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # rows that entered what the step cache needs
     to_relearn: bool = False  # the step cache was restored and has yet to see those again
@@ -78,9 +81,16 @@ class RequestState:
         """Of the blocks of all forwards so far."""
         return 1.0 - self.ran / self.step if self.step else 0.0
 
+    @property
+    def forwards_left(self) -> float:
+        """Whole ones that are expected to be run yet: those of a schedule, or what the policy leaves out on average."""
+        steps_left = self.num_forwards - self.step
+        expected = self.num_forwards * (1 - self.cache.skipped) - self.ran
+        return min(float(steps_left), max(1.0, expected)) if steps_left else 0.0
+
     def stepped(self, ran: float, entered: tuple[Tensor, Tensor]) -> None:
         """After a step of which the share ``ran`` of the blocks was run, on the rows ``entered``."""
-        self.ran += ran
+        self.ran, self.last_ran = self.ran + ran, ran
         self.hits += ran < 1.0
         known = {**self.kept, self.step - 1: entered}
         self.kept = {step: known[step] for step in self.step_cache.needs()}
@@ -141,12 +151,19 @@ class Owner(Protocol):
 
 
 def state_of(
-    owner: Owner, table: ModulationTable, *, partition: str, layout: PackedLayout, schedule: DualSchedule, **rest: Any
+    owner: Owner,
+    table: ModulationTable,
+    *,
+    partition: str,
+    layout: PackedLayout,
+    schedule: DualSchedule,
+    cache: CachePolicy,
+    **rest: Any,
 ) -> RequestState:
     """A state with what follows from its layout and schedule: view, feed and step cache. ``rest`` are further fields of
     it, tensors on the device. Every rank makes it so."""
     dit = owner.dits[partition]
-    step_cache = step_caches.create("off")
+    step_cache = step_caches.create(cache.name, cache.parameters)
     step_cache.begin(course_of(layout, schedule, dit.config.num_layers))
     return RequestState(
         partition=partition,
@@ -155,6 +172,7 @@ def state_of(
         schedule=schedule,
         table=table,
         feed=ModulationFeed(table, dit.device),
+        cache=cache,
         step_cache=step_cache,
         **rest,
     )
