@@ -24,10 +24,11 @@ from bench.meaning.clips import Job, request_of
 from bench.meaning.references import REFERENCE_CASES
 from bench.report import RESULTS, device_name, write_result
 from talkies.benchmarks.calibrate import calibrate
+from talkies.benchmarks.differences import differences
 from talkies.benchmarks.quality import Measured, measure, summary
 from talkies.engine.engine import Engine
 from talkies.files.step_caches import FILE_NAME, write_tiers
-from talkies.quality import TIERS
+from talkies.quality import TIERS, CachePolicy, Tiers
 from talkies.request import VideoRequest
 from training.judge.verdict import Verdict, is_right, judge, wanted
 
@@ -57,6 +58,16 @@ BOUNDS: dict[str, dict[str, float]] = {
         "skipped, 49 forwards": 0.55,
     },
     "low": {"psnr_db": 22.0, "si_sdr_db": 10.0, "loudness_db": 2.0, "logmel_db": 4.0, "meaning": 0.9},
+}
+# Beside the schedules of the tiers: policies that decide while they run, at the thresholds that others publish or so.
+OTHERS = {
+    "block 0.05": CachePolicy(name="block", parameters={"residual_diff_threshold": 0.05}),
+    "block 0.2": CachePolicy(name="block", parameters={"residual_diff_threshold": 0.2}),
+    "block 0.2, forecast": CachePolicy(
+        name="block", parameters={"residual_diff_threshold": 0.2, "taylorseer_order": 1}
+    ),
+    "teacache 0.05": CachePolicy(name="teacache", parameters={"threshold": 0.05}),
+    "teacache 0.2": CachePolicy(name="teacache", parameters={"threshold": 0.2}),
 }
 AT_LEAST = ("psnr_db", "ssim", "si_sdr_db", "meaning", "skipped")
 
@@ -106,6 +117,24 @@ def checks_of(metrics: Mapping[str, float]) -> dict[str, bool]:
     return checks
 
 
+def others(engine: Engine, requests: Sequence[VideoRequest]) -> dict[str, float]:
+    """``OTHERS`` on a few requests, with the most forwards: the means of what is skipped, of picture and of sound."""
+    metrics, limits = {}, engine.limits
+    asked = [request.replace(num_sigmas=max(POINTS)) for request in requests]
+    lossless = [engine.generate(request) for request in asked]
+    for name, policy in OTHERS.items():
+        tiers = Tiers(checkpoint="any", policies={"low": dict.fromkeys(limits.tasks, (policy,))})
+        engine.components.limits = replace(limits, tiers=tiers)
+        clips = [engine.generate(request.replace(quality="low")) for request in asked]
+        found = [differences(clip, whole) for clip, whole in zip(clips, lossless, strict=True)]
+        metrics[f"{name}: skipped"] = fmean(clip.facts.skipped_fraction or 0.0 for clip in clips)
+        metrics[f"{name}: psnr_db"] = fmean(one.psnr_db for one in found)
+        metrics[f"{name}: si_sdr_db"] = fmean(one.si_sdr_db for one in found if one.si_sdr_db is not None)
+        print(name, {key: round(value, 3) for key, value in metrics.items() if key.startswith(f"{name}:")}, flush=True)
+    engine.components.limits = limits
+    return metrics
+
+
 def run(model: str | None, device: str, *, calibrates: bool) -> dict[str, Any]:
     engine = Engine.open(model, device=device, threads=1)  # seconds of one core, whatever else a machine does
     folder = Path(tempfile.mkdtemp(prefix="talkies-quality-"))
@@ -141,6 +170,7 @@ def run(model: str | None, device: str, *, calibrates: bool) -> dict[str, Any]:
         heard = [one.found.si_sdr_db for one in clips if one.found.si_sdr_db is not None]
         metrics |= {f"{name}_si_sdr_db": fmean(heard)} if heard else {}
         metrics[f"{name}_skipped"] = fmean(one.skipped for one in clips)
+    metrics |= others(engine, [requests[0], requests[-2]])
     checks = checks_of(metrics)
     for tier in TIERS:
         for points in POINTS:
@@ -172,6 +202,12 @@ def table(metrics: Mapping[str, float]) -> str:
         for points in POINTS:
             cells = [form.format(metrics[f"{tier}_{points - 1}_{name}"]) for name, form in COLUMNS.values()]
             lines.append(f"| `{tier}` | {points - 1} | " + " | ".join(cells) + " |")
+    measured = [name for name in OTHERS if f"{name}: skipped" in metrics]
+    if measured:
+        lines += ["", "| policy, 49 forwards, two clips | skipped | PSNR | SI-SDR |", "|---|---|---|---|"]
+    for name in measured:
+        skipped, psnr_db, si_sdr_db = (metrics[f"{name}: {what}"] for what in ("skipped", "psnr_db", "si_sdr_db"))
+        lines.append(f"| {name} | {skipped:.0%} | {psnr_db:.1f} dB | {si_sdr_db:.1f} dB |")
     return "\n".join(lines) + "\n"
 
 
