@@ -1,4 +1,4 @@
-"""Every step cache in every way that a request is run: alone, shared, streamed, on two ranks, and resumed."""
+"""Every step cache in every way that a request is run: alone, shared, recorded, streamed, on two ranks, resumed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from talkies.engine.pipeline import path as pipeline
 from talkies.engine.pipeline.state import course_of, plans_of, state_of
 from talkies.engine.pipeline.step import denoise_step, own_step
 from talkies.model.modulation import build_table
+from talkies.placement.apply import runner_of
 from talkies.placement.components import Residency
+from talkies.placement.graphs.replay import Graphs
 from talkies.placement.ranks.groups import RankGroups
 from talkies.placement.ranks.mesh import Mesh
 from talkies.placement.ranks.peers import Peers
@@ -23,6 +25,7 @@ from talkies.request import Target, VideoRequest
 from talkies.sampling.anchors import Anchors
 from talkies.sampling.schedule import build_dual
 from talkies.stepcache import registry
+from tests.placement.graphs.tape import TapeRecorder
 from tests.placement.rank_processes import embedded_reader, join, run
 from tests.placement.ranks.meshes import build, layouts
 
@@ -150,6 +153,32 @@ def test_resumed_it_ends_in_the_same_bits(embedded_engine, alone, name, stop_at)
     assert finish(embedded_engine, resumed)[0] == ran[stop_at:]
     assert same(resumed, whole)
     assert (resumed.ran, resumed.hits) == (pytest.approx(whole.ran), whole.hits)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_cancelled_in_the_middle_it_leaves_nothing_to_the_next(embedded_engine, alone, name):
+    ended = fresh(embedded_engine, name)
+    for _ in range(4):
+        denoise_step(embedded_engine.components, ended)
+    after = fresh(embedded_engine, name)
+    assert finish(embedded_engine, after)[0] == alone[name][1]
+    assert same(after, alone[name][0])
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_recorded_forwards_and_parts_of_them_are_replayed(embedded_engine, alone, name):
+    """With the stand-in for CUDA graphs, twice: the second request finds all its shapes recorded."""
+    c, graphs = embedded_engine.components, Graphs(TapeRecorder())
+    partition = alone[name][0].partition
+    eager, c.runners[partition] = c.runners[partition], runner_of(c.dits[partition], graphs=graphs)
+    try:
+        states = [fresh(embedded_engine, name) for _ in range(2)]
+        ran = [finish(embedded_engine, state)[0] for state in states]
+    finally:
+        c.runners[partition] = eager
+    assert ran == [alone[name][1]] * 2
+    assert all(same(state, alone[name][0]) for state in states)
+    assert graphs.replays > sum(share > 0 for share in ran[0])
 
 
 @pytest.fixture(scope="module")
