@@ -7,6 +7,8 @@ written in its ``step_caches.json`` (``files/step_caches.py``, docs/step-caches.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +32,12 @@ class CachePolicy:
     num_forwards: int | None = None
     video_shift: float | None = None
     audio_shift: float | None = None
+
+    @property
+    def fingerprint(self) -> int:
+        """63 bits of what it does: a run that was saved with another one does not go on with this."""
+        said = json.dumps([self.name, sorted(self.parameters.items())])
+        return int.from_bytes(hashlib.blake2b(said.encode(), digest_size=8).digest(), "big") >> 1
 
     @property
     def kept_streams(self) -> int:

@@ -7,8 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from talkies.benchmarks.differences import BEST_DB, differences, logmel_db, si_sdr_db, ssim
+from talkies.engine.pipeline import path
+from talkies.engine.pipeline.step import denoise_step
 from talkies.errors import Cancelled
 from talkies.quality import CachePolicy, Tiers
 from talkies.request import Target, VideoRequest
@@ -84,6 +87,37 @@ def test_a_request_that_is_ended_in_the_middle_leaves_nothing_to_the_next(engine
     assert np.array_equal(again.frames, want.frames)
     assert np.array_equal(again.audio, want.audio)
     assert 0 < again.facts.skipped_fraction < 0.8
+
+
+@pytest.mark.parametrize("quality", ["high", "medium"])
+def test_a_saved_run_goes_on_with_its_own_policy_and_with_no_other(engine, quality):
+    c = engine.components
+
+    def fresh(quality):
+        return path.pack(c, path.encode(c, path.prepare(c, REQUEST.replace(quality=quality))))
+
+    whole, broken = fresh(quality), fresh(quality)
+    while not whole.done:
+        denoise_step(c, whole)
+    for _ in range(4):
+        denoise_step(c, broken)
+    resumed = fresh(quality)
+    resumed.restore(broken.tensors())
+    while not resumed.done:
+        denoise_step(c, resumed)
+    assert torch.equal(resumed.video_rows, whole.video_rows)
+    assert resumed.skipped_fraction == pytest.approx(whole.skipped_fraction)
+    other = fresh("low")
+    before = other.video_rows
+    with pytest.raises(ValueError, match="another step cache"):
+        other.restore(broken.tensors())
+    assert (other.step, other.kept, other.to_relearn) == (0, {}, False)
+    assert other.video_rows is before
+    plain = fresh("lossless")
+    denoise_step(c, plain)
+    with pytest.raises(KeyError):  # of a lossless run, or one that an older version saved
+        other.restore(plain.tensors())
+    assert other.step == 0
 
 
 def test_what_was_not_calibrated_is_made_with_a_warning(engine):

@@ -98,5 +98,5 @@ class Follower:
             audio_rows=audio_rows,
             step=order.step,
         )
-        state.restore_cache(dict(zip(order.cache_tensors, cache, strict=True)))
+        state.restore_cache(dict(zip(order.cache_tensors, cache, strict=True)), order.step)
         return state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -110,34 +111,38 @@ class RequestState:
         kept = {f"kept.{step}.{i}": rows for step, pair in self.kept.items() for i, rows in enumerate(pair)}
         saved = {f"cache.{name}": tensor for name, tensor in self.step_cache.saved().items()}
         done = {"ran": torch.tensor([self.ran, self.hits], dtype=torch.float64)} if self.hits else {}
-        return {**kept, **saved, **done}
+        named = {"policy": torch.tensor(self.cache.fingerprint)} if self.cache.name != "off" else {}
+        return {**kept, **saved, **done, **named}
 
-    def restore_cache(self, tensors: Mapping[str, Tensor]) -> None:
-        """Takes what :meth:`cache_tensors` gave, after ``step`` was set. Raises ``KeyError`` or ``ValueError``."""
+    def restore_cache(self, tensors: Mapping[str, Tensor], step: int) -> None:
+        """Takes what :meth:`cache_tensors` gave after ``step`` forwards. Raises ``KeyError`` or ``ValueError`` for what
+        another policy gave; then nothing has changed."""
         device = self.video_rows.device
-        steps = {int(name.split(".")[1]) for name in tensors if name.startswith("kept.")}
-        self.kept = {
-            step: (tensors[f"kept.{step}.0"].to(device), tensors[f"kept.{step}.1"].to(device)) for step in sorted(steps)
-        }
-        ran, hits = tensors["ran"].tolist() if "ran" in tensors else (float(self.step), 0)
-        self.ran, self.hits = ran, int(hits)
+        if self.cache.name != "off" and int(tensors["policy"]) != self.cache.fingerprint:
+            raise ValueError("it was saved with another step cache")
+        steps = sorted({int(name.split(".")[1]) for name in tensors if name.startswith("kept.")})
+        kept = {at: (tensors[f"kept.{at}.0"].to(device), tensors[f"kept.{at}.1"].to(device)) for at in steps}
+        ran, hits = tensors["ran"].tolist() if "ran" in tensors else (float(step), 0)
         saved = {name.removeprefix("cache."): t.to(device) for name, t in tensors.items() if name.startswith("cache.")}
-        if self.step:
-            self.step_cache.restore(saved)
-            self.to_relearn = bool(self.kept)
+        step_cache = copy(self.step_cache)
+        if step:
+            step_cache.restore(saved)
+        self.step_cache, self.kept, self.to_relearn = step_cache, kept, bool(kept)
+        self.ran, self.hits = ran, int(hits)
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Goes on from saved tensors. Raises ``ValueError`` if they are of another request's shape."""
+        """Goes on from saved tensors. Raises ``ValueError`` if they are of another request's shape or another step
+        cache; then nothing has changed."""
         step = int(tensors["step"])
         for name in ("video_rows", "audio_rows"):
             if tensors[name].shape != getattr(self, name).shape:
                 raise ValueError(f"saved {name} have shape {tuple(tensors[name].shape)}, not this request's")
         if not 0 <= step <= self.num_forwards:
             raise ValueError(f"saved step {step} is outside 0..{self.num_forwards}")
+        self.restore_cache(tensors, step)
         self.video_rows = tensors["video_rows"].to(self.video_rows.device)
         self.audio_rows = tensors["audio_rows"].to(self.audio_rows.device)
         self.step = step
-        self.restore_cache(tensors)
 
 
 class Owner(Protocol):
