@@ -136,7 +136,7 @@ def others(engine: Engine, requests: Sequence[VideoRequest]) -> dict[str, float]
 
 
 def run(model: str | None, device: str, *, calibrates: bool) -> dict[str, Any]:
-    engine = Engine.open(model, device=device, threads=1)  # seconds of one core, whatever else a machine does
+    engine = Engine.open(model, device=device, threads=1, step_caches="none" if calibrates else None)
     folder = Path(tempfile.mkdtemp(prefix="talkies-quality-"))
     if calibrates:
         tiers = calibrate(engine, requests_of(jobs("calibrate"), folder / "calibrate"), POINTS, say=print)

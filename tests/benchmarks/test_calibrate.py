@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 from typer.testing import CliRunner
@@ -60,6 +61,20 @@ def test_the_file_of_one_command_is_what_another_asks_for(tiny_folder, tmp_path)
     done = run(*line, "--step-caches", str(file))
     assert done.exit_code == 2
     assert "calibrated for another checkpoint" in done.output
+    assert "--step-caches none" in done.output
+    # A checkpoint whose own file is of another one starts without it, and can be calibrated anew.
+    other = tmp_path / "model"
+    shutil.copytree(tiny_folder, other)
+    table = json.loads(file.read_text())
+    (other / "step_caches.json").write_text(json.dumps({**table, "checkpoint": "b" * 64, "version": 4}))
+    done = run(*line, "--model", str(other))
+    assert done.exit_code == 2
+    done = run(*line, "--model", str(other), "--step-caches", "none")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout.splitlines()[-1])["step_cache"]["profile"] == "low-generic"
+    done = run("calibrate", "--model", str(other), "--requests", str(asked), "--steps", "7")
+    assert done.exit_code == 0, done.output
+    assert (read_tiers(other).version, read_tiers(other).checkpoint) == (5, tiers.checkpoint)
 
 
 @pytest.mark.parametrize(

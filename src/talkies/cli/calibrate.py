@@ -53,7 +53,7 @@ def calibrate(
     wrong = next((points for points in steps if not MIN_SIGMAS + 2 <= points <= MAX_SIGMAS), None)
     if wrong is not None:
         raise ConfigError(f"steps={wrong} is outside {MIN_SIGMAS + 2}..{MAX_SIGMAS}", param="steps")
-    config = EngineConfig.of(engine)
+    config = EngineConfig.of({**engine, "step_caches": "none"})  # those of another checkpoint would be refused
     wanted = read_requests(requests) if requests is not None else calibration.default_requests()
     target = output or locate(config.model) / FILE_NAME
     if not target.parent.is_dir():

@@ -82,9 +82,9 @@ class EngineOptions:
     )
     step_caches: str | None = option(
         None,
-        "What quality=high, medium and low mean: a file of talkies calibrate; the checkpoint's own if absent.",
+        "What quality=high, medium and low mean: a file of talkies calibrate, or none; the checkpoint's own if absent.",
         "Model",
-        hint="give a file that talkies calibrate has written",
+        hint="give a file that talkies calibrate has written, or none",
     )
     offload: Literal["auto", "none", "layer", "module"] = option(
         "auto",

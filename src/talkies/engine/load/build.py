@@ -185,7 +185,7 @@ def check_tiers(tiers: Tiers, checkpoint_hash: str) -> None:
         raise ConfigError(
             f"the step caches were calibrated for another checkpoint ({tiers.checkpoint[:12]}, and this is "
             f"{checkpoint_hash[:12]})",
-            hint="calibrate them for this one: talkies calibrate",
+            hint="calibrate them for this one: talkies calibrate; or --step-caches none",
             param="step_caches",
         )
     for policy in tiers.all():
@@ -206,7 +206,8 @@ def parts_and_limits(config: EngineConfig) -> tuple[Parts, Limits]:
     parts, limits = narrowed(parts, limits_of(parts), config.task_type)
     adapters = open_adapters(config.adapters, tuple(parts.transformers))
     if config.step_caches is not None:
-        limits = replace(limits, tiers=read_tiers(parts.root, Path(config.step_caches)))
+        file = config.step_caches
+        limits = replace(limits, tiers=Tiers() if file == "none" else read_tiers(parts.root, Path(file)))
     return parts, replace(limits, adapters=tuple(one.facts for one in adapters))
 
 
