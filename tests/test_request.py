@@ -49,7 +49,6 @@ SOUND = Condition(kind="audio", uri="a.wav")
         ({"video_shift": 1e-8}, "flow_shift"),  # its first sigma would be infinite
         ({"audio_shift": float("nan")}, "audio_flow_shift"),
         ({"fit": "squash"}, "fit"),
-        ({"quality": "high"}, "quality"),
         ({"quality": "ultra"}, "quality"),
         ({"task": "t2v"}, "task"),
         ({"task": "t2va", "conditions": (FIRST,)}, "task"),

@@ -153,12 +153,6 @@ class VideoRequest:
         if self.quality in QUALITY_DEFAULT_WORDS:
             object.__setattr__(self, "quality", "lossless")
         check_one_of("quality", self.quality, (*get_args(Quality), *QUALITY_DEFAULT_WORDS))
-        if self.quality != "lossless":
-            raise InvalidRequest(
-                f"quality={self.quality!r} is not available: no measured step-cache profile exists yet",
-                hint="use 'lossless' or leave quality out",
-                param="quality",
-            )
         if self.task is not None:
             try:
                 object.__setattr__(self, "task", Task(self.task))

@@ -27,6 +27,7 @@ SAMPLES = {
     "text_quantization": ("fp8", "fp8", "int4"),
     "quantization_exclude": ("blocks.0.*", ("blocks.0.*",), None),
     "adapters": ("film=a,b.safetensors:0.5", (NamedPath("film", "a,b.safetensors", 0.5),), "film"),
+    "step_caches": ("caches.json", "caches.json", None),
     "offload": ("layer", "layer", "disk"),
     "offload_components": ("dit,vae", ("dit", "video", "audio"), "unet"),
     "resident_blocks": ("2", 2, "-1"),

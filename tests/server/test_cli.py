@@ -154,7 +154,7 @@ def test_peers_words_for_several_devices(started: dict[str, Any], flags: str, de
         ("--usp 2 --num-gpus 4", "--num-gpus 4 differs from what --usp 2 need, 2"),
         ("--sp-degree 4 --usp 3", "--sp-degree 4 is not the product of the Ulysses and ring degrees"),
         ("--ring none", "--ring none is no number of devices (1 or more)"),
-        ("--cache-backend cache_dit", "no step cache is active"),
+        ("--cache-backend cache_dit", "step caches are chosen by each request"),
         ("--lora-path x.safetensors", "adapters have names here: --adapter NAME=PATH:STRENGTH"),
         ("--diffusion-kv-cache-skip-steps 2", "--attention fa3-fp8 chooses its own steps"),
         ("--enable-layerwise-offload --enable-cpu-offload", "exclude each other"),

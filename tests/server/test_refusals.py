@@ -63,7 +63,7 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"sigmas": [1.0, 1e-50, 0.0]}, "sigmas", "under 0.0001"),
     ({"flow_shift": 0}, "flow_shift", "outside"),
     ({"flow_shift": "nan"}, "flow_shift", "not a number"),
-    ({"quality": "high"}, "quality", "lossless"),
+    ({"quality": "ultra"}, "quality", "lossless"),
     ({"task": "t2v"}, "task", "t2va, fl2va, ref2va"),
     ({"extra_params": {"task": "t2v"}}, "extra_params.task", "t2va, fl2va, ref2va"),
     ({"extra_params": {"frame_index": 0}}, "extra_params.frame_index", "images"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from talkies.cli import bench, convert, doctor, generate, inspect, jobs, plan, serve
+from talkies.cli import bench, calibrate, convert, doctor, generate, inspect, jobs, plan, serve
 from talkies.cli.common import print_in_any_encoding
 from talkies.cli.help_page import Command
 
@@ -20,6 +20,7 @@ app.command("generate", cls=Command)(generate.generate)
 app.command("inspect")(inspect.inspect)
 app.command("convert")(convert.convert)
 app.command("plan", cls=Command)(plan.plan)
+app.command("calibrate", cls=Command)(calibrate.calibrate)
 app.command("doctor")(doctor.doctor)
 app.command("serve", cls=serve.ServeCommand, context_settings=serve.CONTEXT)(serve.serve)
 app.add_typer(jobs.app, name="jobs")

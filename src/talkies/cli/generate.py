@@ -67,6 +67,11 @@ def generate(
     audio_flow_shift: float | None = typer.Option(
         None, help="Sound's sigma shift; the checkpoint's if absent.", rich_help_panel=REQUEST
     ),
+    quality: str | None = typer.Option(
+        None,
+        help="lossless, or high, medium, low: a step cache leaves out more and more of the forwards.",
+        rich_help_panel=REQUEST,
+    ),
     task: str | None = typer.Option(
         None, help="t2va, fl2va or ref2va; known from the conditions if absent.", rich_help_panel=REQUEST
     ),
@@ -168,6 +173,7 @@ def generate(
         "audio_shift": audio_flow_shift,
         "task": task,
         "fit": fit,
+        "quality": quality,
         "num_outputs": outputs,
         "audio": False if no_audio else None,
         "record_inputs": False if no_record_inputs else None,

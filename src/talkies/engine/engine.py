@@ -191,8 +191,10 @@ class Engine:
                 done: Boundary | None
                 eta_s = None
                 if run.wants_forward:
-                    forward_s.append(run.forward())
+                    seconds = run.forward()
                     assert run.state is not None
+                    if run.state.last_ran:
+                        forward_s.append(seconds / run.state.last_ran)
                     done = Boundary("denoise", run.state.step, run.state.num_forwards)
                     if left := run.forwards_left():
                         eta_s = median(forward_s) * left  # the first one may compile, and says little about others

@@ -80,6 +80,12 @@ class EngineOptions:
         kind="named_paths",
         flag="--adapter",
     )
+    step_caches: str | None = option(
+        None,
+        "What quality=high, medium and low mean: a file of talkies calibrate, or none; the checkpoint's own if absent.",
+        "Model",
+        hint="give a file that talkies calibrate has written, or none",
+    )
     offload: Literal["auto", "none", "layer", "module"] = option(
         "auto",
         "Where weights live: planned (auto), all on the device (none), streamed by layers (layer), or one component "

@@ -12,6 +12,7 @@ from pathlib import Path
 from talkies.errors import CheckpointError
 from talkies.files.card import FILE_NAME as CARD_FILE
 from talkies.files.home import base_folder, expanded
+from talkies.files.step_caches import FILE_NAME as STEP_CACHES_FILE
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 SAMPLE_BYTES = 65_536
@@ -52,9 +53,9 @@ def resolve_checkpoint(path_or_hub_id: str | Path) -> Path:
 def model_hash(folder: Path | str) -> str:
     """A stable sha256 of a checkpoint that reads a few MB of it, whatever its size.
 
-    Leaves out prose (``*.md``) and ``card.json``: a corrected model card is not another model. Covers every other
-    file's relative name and size; small files whole; of large ones their start (a safetensors header included) and
-    evenly spaced samples.
+    Leaves out prose (``*.md``), ``card.json`` and ``step_caches.json``: a corrected model card is not another model.
+    Covers every other file's relative name and size; small files whole; of large ones their start (a safetensors header
+    included) and evenly spaced samples.
     Not a proof of integrity: a changed byte between samples goes unseen.
     """
     root = Path(folder)
@@ -92,5 +93,5 @@ def _head_bytes(first: bytes, size: int) -> int:
 
 
 def _ignored(path: Path, root: Path) -> bool:
-    is_card = path.suffix == ".md" or path == root / CARD_FILE
+    is_card = path.suffix == ".md" or path in (root / CARD_FILE, root / STEP_CACHES_FILE)
     return is_card or any(part.startswith(".") for part in path.relative_to(root).parts)

@@ -6,6 +6,7 @@ from talkies.errors import InvalidRequest, UnsupportedTask
 from talkies.few_steps import checked_ladder
 from talkies.h3 import geometry
 from talkies.h3.geometry import Geometry, Limits
+from talkies.quality import chosen
 from talkies.request import Task, VideoRequest
 from talkies.values import parse_ratio, plain
 
@@ -44,8 +45,10 @@ def plan(request: VideoRequest, limits: Limits, *, auto_aspect: float | None = N
 
 
 def plan_notes(request: VideoRequest, made: Geometry, limits: Limits) -> list[str]:
-    """For the user: a length that was snapped, and words that the checkpoint has never seen."""
-    return [*snap_notes(request, made), *limits.card.notes(request.prompt)]
+    """For the user: a length that was snapped, words that the checkpoint has never seen, and what is not known of the
+    step cache."""
+    cache = chosen(request, limits.tiers, limits.adapters, limits.default_num_sigmas)
+    return [*snap_notes(request, made), *limits.card.notes(request.prompt), *cache.notes]
 
 
 def snap_notes(request: VideoRequest, made: Geometry) -> list[str]:

@@ -14,6 +14,7 @@ from talkies.errors import InvalidRequest
 from talkies.few_steps import AdapterFacts
 from talkies.files.card import Card
 from talkies.h3.vision import VisionSizes
+from talkies.quality import Tiers
 from talkies.values import NAMED_RATIOS
 
 
@@ -47,6 +48,7 @@ class Limits:
     named_ratios: Mapping[str, tuple[int, int]] = field(default_factory=lambda: dict(NAMED_RATIOS))
     card: Card = field(default_factory=Card)  # what it says of itself
     adapters: tuple[AdapterFacts, ...] = ()  # that the operator gave, in the order in which they are applied
+    tiers: Tiers = field(default_factory=Tiers)  # of ``quality``
 
     @property
     def canvas_multiple(self) -> int:

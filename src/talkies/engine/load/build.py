@@ -33,7 +33,9 @@ from talkies.engine.load.place_components import place_audio, place_text, place_
 from talkies.engine.load.planning import Placement, cap, decide
 from talkies.engine.load.rank_processes import Ranks
 from talkies.engine.load.tables import Tables
+from talkies.errors import ConfigError
 from talkies.files.location import hash_with, model_hash, resolve_checkpoint
+from talkies.files.step_caches import read_tiers
 from talkies.h3.geometry import Limits
 from talkies.h3.partitions import PARTITION_TASKS, Parts, find_parts, narrowed
 from talkies.h3.release_schedule import ReleaseSchedule, read_schedule
@@ -48,7 +50,9 @@ from talkies.placement.graphs.recorder import CudaRecorder
 from talkies.placement.graphs.replay import MAX_BYTES, Graphs
 from talkies.placement.ranks.leader import Leader
 from talkies.placement.stream.host_memory import gib
+from talkies.quality import Tiers
 from talkies.sampling.schedule import DualSchedule
+from talkies.stepcache import registry as step_caches
 
 MEMO_BYTES = 256 << 20
 
@@ -175,6 +179,19 @@ class Components:
         return self.audio.encode(torch.from_numpy(np.array(wave)))
 
 
+def check_tiers(tiers: Tiers, checkpoint_hash: str) -> None:
+    """Raises ``ConfigError`` for step caches of another checkpoint, and for what no policy takes."""
+    if tiers.checkpoint not in ("", checkpoint_hash):
+        raise ConfigError(
+            f"the step caches were calibrated for another checkpoint ({tiers.checkpoint[:12]}, and this is "
+            f"{checkpoint_hash[:12]})",
+            hint="calibrate them for this one: talkies calibrate; or --step-caches none",
+            param="step_caches",
+        )
+    for policy in tiers.all():
+        step_caches.create(policy.name, policy.parameters)
+
+
 def locate(model: str) -> Path:
     """The folder of a checkpoint: the embedded one, a path, or a hub id. Raises ``CheckpointError``."""
     return embedded_folder() if model == EMBEDDED else resolve_checkpoint(model)
@@ -188,6 +205,9 @@ def parts_and_limits(config: EngineConfig) -> tuple[Parts, Limits]:
     parts = find_parts(locate(config.model))
     parts, limits = narrowed(parts, limits_of(parts), config.task_type)
     adapters = open_adapters(config.adapters, tuple(parts.transformers))
+    if config.step_caches is not None:
+        file = config.step_caches
+        limits = replace(limits, tiers=Tiers() if file == "none" else read_tiers(parts.root, Path(file)))
     return parts, replace(limits, adapters=tuple(one.facts for one in adapters))
 
 
@@ -225,6 +245,8 @@ def _load(
     # The thread count decides how sums are split, and so the last bits: it is part of what a seed reproduces.
     torch.set_num_threads(resolved.threads)
     parts, limits = parts_and_limits(config)
+    checkpoint_hash = model_hash(parts.root)
+    check_tiers(limits.tiers, checkpoint_hash)
     schedule = read_schedule(parts)
     ops = kernels.create(resolved.kernels)
     attend = attention.create(resolved.attention, ops)
@@ -286,7 +308,6 @@ def _load(
         audio = place_audio(parts.audio_vae, residency, residences.audio, device=resolved.device)
         part.num_bytes = audio.bytes_read
     loading.line(f"weights loaded: {loading.total()}; {gib(residency.host_bytes)} stay in host memory for the device")
-    checkpoint_hash = model_hash(parts.root)
     return Components(
         config=resolved,
         limits=limits,
