@@ -69,17 +69,17 @@ class Condition:
                 hint=f"a {self.role} has kind {LOCK_KINDS[self.role]!r}",
                 param="conditions.role",
             )
-        check_number("start_time_seconds", self.start_time_s, 0, math.inf)
+        check_number("start_time_s", self.start_time_s, 0, math.inf)
         self._check_end()
         check_instance("require_sound", self.require_sound, bool)
         check_instance("name", self.name, str)
         has_start = self.is_lock or self.kind == "video"
         has_sound = self.kind == "video" and not self.is_lock
         if (self.start_time_s and not has_start) or (self.require_sound and not has_sound):
-            name = "start_time_seconds" if self.start_time_s and not has_start else "require_sound"
+            name = "start_time_s" if self.start_time_s and not has_start else "require_sound"
             raise InvalidRequest(
                 f"{name} has no meaning for kind={self.kind!r}, role={self.role!r}",
-                hint="it is for videos only" + (" and locks" if name == "start_time_seconds" else ", as references"),
+                hint="it is for videos only" + (" and locks" if name == "start_time_s" else ", as references"),
                 param=name,
             )
 
@@ -96,18 +96,18 @@ class Condition:
     def _check_end(self) -> None:
         if self.end_time_s is None:
             return
-        check_number("end_time_seconds", self.end_time_s, 0, math.inf, exclusive_min=True)
+        check_number("end_time_s", self.end_time_s, 0, math.inf, exclusive_min=True)
         if not self.is_lock:
             raise InvalidRequest(
-                f"end_time_seconds has no meaning for role={self.role!r}",
+                f"end_time_s has no meaning for role={self.role!r}",
                 hint="it is for the roles soundtrack and footage",
-                param="end_time_seconds",
+                param="end_time_s",
             )
         if self.end_time_s <= self.start_time_s:
             raise InvalidRequest(
-                f"end_time_seconds={plain(self.end_time_s)} is not after start_time_seconds={plain(self.start_time_s)}",
+                f"end_time_s={plain(self.end_time_s)} is not after start_time_s={plain(self.start_time_s)}",
                 hint="the part between them is made anew",
-                param="end_time_seconds",
+                param="end_time_s",
             )
 
 
@@ -183,6 +183,6 @@ def _check_locks(locks: list[Condition], keyframes: list[Condition]) -> None:
     if len(roles) == len(LOCK_KINDS) and not any(c.has_window for c in locks):
         raise InvalidRequest(
             "soundtrack and footage are both kept from end to end, so nothing is left to make",
-            hint="leave one of them out, or say with start_time_seconds and end_time_seconds which part to make anew",
+            hint="leave one of them out, or say with start_time_s and end_time_s which part to make anew",
             param="conditions",
         )

@@ -327,11 +327,11 @@ def test_a_request_takes_the_adapters_steps(few_steps, plain):
     [
         (
             {"num_sigmas": 50},
-            r"is 49 forwards, but adapter fast was distilled for 3 \(use num_forwards=3",
-            "num_inference_steps",
+            r"is 49 forwards, but adapter fast was distilled for 3 \(use num_sigmas=4",
+            "num_sigmas",
         ),
-        ({"video_shift": 12.0}, r"flow_shift=12.0, but adapter fast was distilled for 10.0", "flow_shift"),
-        ({"audio_shift": 3.0}, r"audio_flow_shift=3.0, but adapter fast was distilled for 2.0", "audio_flow_shift"),
+        ({"video_shift": 12.0}, r"video_shift=12.0, but adapter fast was distilled for 10.0", "video_shift"),
+        ({"audio_shift": 3.0}, r"audio_shift=3.0, but adapter fast was distilled for 2.0", "audio_shift"),
         ({"sigmas": (1.0, 0.5, 0.0)}, r"sigmas=\[1.0, 0.5, 0.0\], but adapter fast", "sigmas"),
         (
             {"adapters": (AdapterChoice(name="fast"), AdapterChoice(name="even"))},

@@ -81,9 +81,9 @@ class Engine:
         """
         if isinstance(request, VideoRequest) and request.num_outputs != 1:
             raise InvalidRequest(
-                f"num_outputs_per_prompt={request.num_outputs}, but generate() returns one clip",
+                f"num_outputs={request.num_outputs}, but generate() returns one clip",
                 hint="use generate_all()",
-                param="num_outputs_per_prompt",
+                param="num_outputs",
             )
         return self.generate_all(request, on_progress=on_progress, should_stop=should_stop, noise=noise)[0]
 
@@ -124,9 +124,9 @@ class Engine:
         with self._turn(request):
             if len(paths) != request.num_outputs:
                 raise InvalidRequest(
-                    f"num_outputs_per_prompt={request.num_outputs}, but {len(paths)} paths are given",
+                    f"num_outputs={request.num_outputs}, but {len(paths)} paths are given",
                     hint="give one path per output",
-                    param="num_outputs_per_prompt",
+                    param="num_outputs",
                 )
             for path in paths:
                 check_writable(Path(path))

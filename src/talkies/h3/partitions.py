@@ -77,7 +77,7 @@ def narrowed(parts: Parts, limits: Limits, task_type: str) -> tuple[Parts, Limit
         found = f"{', '.join(parts.transformers)} ({', '.join(limits.tasks)})"
         raise ConfigError(
             f"task_type={task_type}, but the checkpoint has {found}",
-            hint="use --task-type combined",
+            hint="use task_type=combined",
             param="task_type",
         )
     transformers = {task_type: parts.transformers[task_type]}

@@ -26,6 +26,7 @@ from talkies.few_steps import followed, in_use
 from talkies.h3.conditions import AudioCondition, PackedCondition, VisualCondition
 from talkies.h3.geometry import Geometry, Limits, encodable_frames
 from talkies.h3.packing import audio_to_rows, build_layout, patchify_video, rows_to_audio, unpatchify_video
+from talkies.h3.partitions import Parts
 from talkies.h3.release_schedule import ReleaseSchedule, read_schedule
 from talkies.request import VideoRequest
 from talkies.sampling import noise as sampling_noise
@@ -62,9 +63,18 @@ def prepare(components: Components, request: VideoRequest, access: MediaAccess |
 
 def prepare_ahead(config: EngineConfig, request: VideoRequest) -> Prepared:
     """As :func:`prepare`, from a checkpoint's configs: a wrong file costs no loading of weights."""
-    parts, limits = parts_and_limits(config)
-    _schedule(request, read_schedule(parts), limits)
+    return prepare_for(*parts_and_limits(config), request)
+
+
+def prepare_for(parts: Parts, limits: Limits, request: VideoRequest) -> Prepared:
+    """The same, for many requests to one checkpoint."""
+    schedule_for(parts, limits, request)
     return tasks.prepare(request, limits, MediaAccess())
+
+
+def schedule_for(parts: Parts, limits: Limits, request: VideoRequest) -> DualSchedule:
+    """As :func:`schedule_of`, from a checkpoint's configs."""
+    return _schedule(request, read_schedule(parts), limits)
 
 
 def schedule_of(components: Components, request: VideoRequest) -> DualSchedule:
