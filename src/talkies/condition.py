@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Literal, get_args
 
 from talkies.errors import InvalidRequest
+from talkies.in_memory import ACCEPTED, data_url
 from talkies.values import check_instance, check_number, check_one_of, plain
 
 MAX_REFERENCES: Mapping[str, int] = {"image": 9, "video": 3, "audio": 3}
@@ -34,9 +35,10 @@ class Task(StrEnum):
 class Condition:
     """One picture, video or sound that the clip must follow.
 
-    ``uri`` is a file path, an http(s) URL or a data: URL. ``role`` is ``first`` or ``last`` (a keyframe, image
-    only), ``reference``, or a lock: ``soundtrack`` (a sound that becomes the clip's own) or ``footage`` (a video that
-    becomes its picture).
+    ``uri`` is a file path, an http(s) URL or a data: URL; or what :func:`talkies.in_memory.data_url` takes: bytes of a
+    file, a picture as a PIL image, array or tensor, a sound as ``(samples, rate in Hz)``. ``role`` is ``first`` or
+    ``last`` (a keyframe, image only), ``reference``, or a lock: ``soundtrack`` (a sound that becomes the clip's own)
+    or ``footage`` (a video that becomes its picture).
 
     ``start_time_s`` of a reference video skips its beginning. Of a lock, ``start_time_s`` and ``end_time_s`` are the
     part of the clip that is made anew, in seconds of the clip; all outside it is kept. Either end may be left out;
@@ -55,9 +57,11 @@ class Condition:
         check_one_of("conditions.kind", self.kind, get_args(Kind))
         check_one_of("conditions.role", self.role, get_args(Role))
         uri = os.fspath(self.uri) if isinstance(self.uri, os.PathLike) else self.uri
+        if not isinstance(uri, str) and uri is not None:
+            uri = data_url(self.kind, uri) or uri
         if not isinstance(uri, str) or not uri.strip():
             got = "is empty" if isinstance(uri, str) else f"is not text but {type(uri).__name__}"
-            raise InvalidRequest(f"conditions.uri {got}", hint="give a file path, a URL or a data: URL", param="uri")
+            raise InvalidRequest(f"conditions.uri {got}", hint=f"give {ACCEPTED}", param="uri")
         object.__setattr__(self, "uri", uri)
         if self.role in KEYFRAME_ROLES and self.kind != "image":
             raise InvalidRequest(

@@ -119,6 +119,8 @@ class VideoRequest:
     def __post_init__(self) -> None:
         if self.adapters is not None:
             object.__setattr__(self, "adapters", _checked_adapters(self.adapters))
+        if isinstance(self.conditions, Condition):  # one alone
+            object.__setattr__(self, "conditions", (self.conditions,))
         if not isinstance(self.conditions, (list, tuple)):
             check_instance("conditions", self.conditions, tuple)
         object.__setattr__(self, "conditions", tuple(self.conditions))
