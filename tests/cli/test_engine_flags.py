@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from talkies import Engine
 from talkies.adapters.named_path import NamedPath
 from talkies.cli import app, generate, serve
-from talkies.engine.config import EngineConfig
+from talkies.engine.config import EngineConfig, embedded_folder
 from talkies.engine.load import build
 from talkies.engine.options import OPTIONS
 from talkies.errors import ConfigError
@@ -43,6 +43,7 @@ SAMPLES = {
     "threads": ("3", 3, "0"),
     "dtype": ("float32", "float32", "float16"),
     "attention": ("sdpa", "sdpa", None),
+    "revision": ("v1.0", "v1.0", ""),
     "text_attention": ("sdpa", "sdpa", None),
     "kernels": ("reference", "reference", None),
     "cuda_graphs": ("off", "off", "on"),
@@ -61,6 +62,7 @@ def started(monkeypatch, tmp_path):
     seen = []
     monkeypatch.setattr(generate, "make", lambda config, *_, **__: seen.append(config))
     monkeypatch.setattr(serve, "_build", lambda engine, **_: seen.append(serve.engine_config(engine)) or FakeService())
+    monkeypatch.setattr(build, "locate", lambda *_, **__: embedded_folder())  # the embedded one has no revisions
     monkeypatch.setattr(serve, "_listen", lambda *_: None)
     monkeypatch.setattr(serve, "_run", lambda service, *_: service())
     monkeypatch.setattr("talkies.server.logs.configure", lambda **_: None)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 RELEASED = "minimax-h3"
 PLANNED = (
     "task_type",
+    "revision",
     "quantization",
     "text_quantization",
     "quantization_exclude",
@@ -39,6 +40,7 @@ PLANNED = (
 # Of these the ones that decide precision or place; where none is stated, all precisions are tried.
 DECIDED = frozenset(PLANNED) - {
     "task_type",
+    "revision",
     "vram_budget",
     "ram_budget",
     "num_gpus",
@@ -108,7 +110,7 @@ def plan(
         sizes = Sizes(dit=dit, text=text, mesh=config.mesh, num_partitions=served)
         limits, partitions = Limits(), tuple(PARTITION_TASKS)
     else:
-        parts = parts_and_limits(config)[0]
+        parts = parts_and_limits(config, headers_only=True)[0]
         partitions = tuple(parts.transformers)
         sizes = planning.sizes_of(
             parts, on_gpu=True, dtype=torch.bfloat16, mesh=config.mesh, num_text=config.text_tensor_parallel

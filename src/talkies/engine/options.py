@@ -55,6 +55,12 @@ class EngineOptions:
         choices=("combined", "fl2va", "ref2va"),
         peers=("--model-variant",),
     )
+    revision: str | None = option(
+        None,
+        "The branch, tag or commit of a model on the hub; its main branch if absent.",
+        "Model",
+        hint="give a branch, a tag or a commit",
+    )
     quantization: Literal["none", "fp8"] = option(
         "none",
         "The linears of the DiT's blocks become e4m3 while they load (fp8), or stay as they are (none).",

@@ -33,9 +33,10 @@ from talkies.engine.load.place_components import place_audio, place_text, place_
 from talkies.engine.load.planning import Placement, cap, decide
 from talkies.engine.load.rank_processes import Ranks
 from talkies.engine.load.tables import Tables
+from talkies.errors import ConfigError
 from talkies.files.location import hash_with, model_hash, resolve_checkpoint
 from talkies.h3.geometry import Limits
-from talkies.h3.partitions import PARTITION_TASKS, Parts, find_parts, narrowed
+from talkies.h3.partitions import PARTITION_TASKS, Parts, find_parts, narrowed, needed_files
 from talkies.h3.release_schedule import ReleaseSchedule, read_schedule
 from talkies.h3.timesteps import StepPlan
 from talkies.kernels import select as kernels
@@ -175,17 +176,32 @@ class Components:
         return self.audio.encode(torch.from_numpy(np.array(wave)))
 
 
-def locate(model: str) -> Path:
-    """The folder of a checkpoint: the embedded one, a path, or a hub id. Raises ``CheckpointError``."""
-    return embedded_folder() if model == EMBEDDED else resolve_checkpoint(model)
+def locate(model: str, *, task_type: str = "combined", revision: str | None = None, headers_only: bool = False) -> Path:
+    """The folder of a checkpoint: the embedded one, a path, or a hub id, of which the files for ``task_type`` are
+    fetched. Raises ``CheckpointError``, and ``ConfigError`` for a ``revision`` of what is not on the hub."""
+    if model == EMBEDDED:
+        if revision is not None:
+            raise ConfigError(
+                f"revision={revision}, but the checkpoint inside the package has none",
+                hint="leave it out, or name a model on the hub",
+                param="revision",
+            )
+        return embedded_folder()
+
+    def choose(files: Sequence[str]) -> list[str]:
+        return needed_files(files, task_type)
+
+    return resolve_checkpoint(model, choose, revision=revision, headers_only=headers_only)
 
 
-def parts_and_limits(config: EngineConfig) -> tuple[Parts, Limits]:
-    """The parts that will be loaded and what they can make, from configs alone.
+def parts_and_limits(config: EngineConfig, *, headers_only: bool = False) -> tuple[Parts, Limits]:
+    """The parts that will be loaded and what they can make, from configs alone. ``headers_only``: weights will not be
+    read, so a hub id costs no download of them.
 
     Raises ``ConfigError`` and ``CheckpointError``.
     """
-    parts = find_parts(locate(config.model))
+    folder = locate(config.model, task_type=config.task_type, revision=config.revision, headers_only=headers_only)
+    parts = find_parts(folder)
     parts, limits = narrowed(parts, limits_of(parts), config.task_type)
     adapters = open_adapters(config.adapters, tuple(parts.transformers))
     return parts, replace(limits, adapters=tuple(one.facts for one in adapters))
@@ -196,8 +212,9 @@ def for_task(config: EngineConfig, task: str) -> EngineConfig:
 
     Raises ``CheckpointError``.
     """
-    parts = find_parts(locate(config.model))
     partition = next(name for name, tasks in PARTITION_TASKS.items() if task in tasks)
+    # The headers of a hub's files are asked, before a partition of it is fetched.
+    parts = find_parts(locate(config.model, revision=config.revision, headers_only=True))
     return replace(config, task_type=partition) if partition in parts.transformers else config
 
 
