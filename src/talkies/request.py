@@ -50,8 +50,8 @@ QUALITY_DEFAULT_WORDS = ("auto", "standard", "default", "hd")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """The wanted canvas and length. Everything may be left out; explicit sides win over a ratio,
-    ``num_frames`` and ``seconds`` exclude each other."""
+    """The wanted canvas and length: ``width`` and ``height`` in pixels, ``seconds`` or ``num_frames``. Everything may
+    be left out; explicit sides win over a ratio, ``num_frames`` and ``seconds`` exclude each other."""
 
     width: int | None = None
     height: int | None = None
@@ -197,6 +197,7 @@ class VideoRequest:
         return next((c for c in self.conditions if c.role == "footage"), None)
 
     def replace(self, **changes: Any) -> VideoRequest:
+        """The same request with other fields, checked again."""
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
