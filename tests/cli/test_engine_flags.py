@@ -14,7 +14,7 @@ from talkies import Engine
 from talkies.adapters.named_path import NamedPath
 from talkies.cli import app, generate, serve
 from talkies.engine.config import EngineConfig, embedded_folder
-from talkies.engine.load import build
+from talkies.engine.load import build, checkpoint
 from talkies.engine.options import OPTIONS
 from talkies.errors import ConfigError
 from tests.server.fakes import FakeService
@@ -62,7 +62,7 @@ def started(monkeypatch, tmp_path):
     seen = []
     monkeypatch.setattr(generate, "make", lambda config, *_, **__: seen.append(config))
     monkeypatch.setattr(serve, "_build", lambda engine, **_: seen.append(serve.engine_config(engine)) or FakeService())
-    monkeypatch.setattr(build, "locate", lambda *_, **__: embedded_folder())  # the embedded one has no revisions
+    monkeypatch.setattr(checkpoint, "locate", lambda *_, **__: embedded_folder())  # the embedded one has no revisions
     monkeypatch.setattr(serve, "_listen", lambda *_: None)
     monkeypatch.setattr(serve, "_run", lambda service, *_: service())
     monkeypatch.setattr("talkies.server.logs.configure", lambda **_: None)

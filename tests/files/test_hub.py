@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from talkies.cli import app
 from talkies.engine.config import EngineConfig
-from talkies.engine.load import build
+from talkies.engine.load import checkpoint
 from talkies.errors import CheckpointError, ConfigError
 from talkies.files.tensor_files import TensorFiles, raw_header
 from talkies.h3.partitions import find_parts, needed_files
@@ -119,7 +119,7 @@ def hub(both, tmp_path, monkeypatch):
 def test_what_is_fetched_is_the_partition_that_is_used(hub):
     fetched, asked = hub
     config = EngineConfig(model="owner/tiny", task_type="ref2va", revision="v1")
-    parts, limits = build.parts_and_limits(config)
+    parts, limits = checkpoint.parts_and_limits(config)
     assert (tuple(parts.transformers), limits.tasks) == (("ref2va",), ("ref2va",))
     assert asked == {"v1"}
     assert {name.partition("/")[0] for name in fetched} >= {"transformer_ref", "vae", "audio_vae", "text_encoder"}
@@ -128,7 +128,7 @@ def test_what_is_fetched_is_the_partition_that_is_used(hub):
 
 def test_a_clip_asks_headers_before_it_fetches(hub):
     fetched, _ = hub
-    assert build.for_task(EngineConfig(model="owner/tiny"), "t2va").task_type == "fl2va"
+    assert checkpoint.for_task(EngineConfig(model="owner/tiny"), "t2va").task_type == "fl2va"
     assert not any(name.endswith(".safetensors") for name in fetched)
 
 
@@ -141,7 +141,7 @@ def test_a_plan_reads_configs_and_headers_only(hub, both):
     local = CliRunner().invoke(app, [*words[:1], str(both), *words[1:]])
     assert done.stdout == local.stdout.replace(str(both), "owner/tiny")
 
-    folder = build.locate("owner/tiny", headers_only=True)
+    folder = checkpoint.locate("owner/tiny", headers_only=True)
     sparse, whole = TensorFiles(folder / "transformer"), TensorFiles(both / "transformer")
     assert {k: (e.shape, e.dtype) for k, e in sparse.keys.items()} == {
         k: (e.shape, e.dtype) for k, e in whole.keys.items()
@@ -156,12 +156,12 @@ def test_the_hub_says_no_in_one_line(hub, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
     for headers_only in (False, True):
         with pytest.raises(CheckpointError, match=r"owner/tiny is not a local folder.*gated") as caught:
-            build.locate("owner/tiny", headers_only=headers_only)
+            checkpoint.locate("owner/tiny", headers_only=headers_only)
         assert "\n" not in str(caught.value)
 
 
 def test_only_the_hub_has_revisions(tiny_folder):
     for model in (str(tiny_folder), "h3-tiny"):
         with pytest.raises(ConfigError, match="revision=v1, but"):
-            build.locate(model, revision="v1")
-    assert build.locate(str(tiny_folder)) == Path(tiny_folder)
+            checkpoint.locate(model, revision="v1")
+    assert checkpoint.locate(str(tiny_folder)) == Path(tiny_folder)

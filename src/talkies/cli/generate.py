@@ -208,7 +208,7 @@ def generate(
         paths = _paths(output or Path("clip.mp4"), request.num_outputs)
         asked = [Asked(request=request, paths=tuple(paths), where={})]
 
-    from talkies.engine.load.build import parts_and_limits
+    from talkies.engine.load.checkpoint import parts_and_limits
 
     config = config_for(engine, asked)
     if source is not None:

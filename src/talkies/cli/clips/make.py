@@ -38,7 +38,7 @@ class Asked:
 def config_for(engine: dict[str, Any], asked: Sequence[Asked]) -> EngineConfig:
     """Of the engine that makes them all: a DiT that no clip needs is not loaded, unless the line says so."""
     from talkies.engine.config import EngineConfig
-    from talkies.engine.load.build import for_task
+    from talkies.engine.load.checkpoint import for_task
 
     config = EngineConfig.of(engine)
     if "task_type" in engine:
@@ -104,7 +104,7 @@ def make_all(config: EngineConfig, asked: Sequence[Asked], *, json: bool, quiet:
     """A batch: under ``json`` a line for each clip, in order. Raises ``typer.Exit`` with the code of the first failure;
     nothing is made where a request is wrong."""
     from talkies.engine.engine import Engine
-    from talkies.engine.load.build import parts_and_limits
+    from talkies.engine.load.checkpoint import parts_and_limits
     from talkies.engine.pipeline import path as pipeline
     from talkies.few_steps import in_use
     from talkies.files.location import hash_with, model_hash

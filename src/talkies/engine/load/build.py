@@ -4,39 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from talkies.adapters.fuse import FusedTensors
-from talkies.adapters.route import open_adapters
 from talkies.attention import registry as attention
 from talkies.attention.base import Trimmed
 from talkies.capacity.ram import give_back, peak_rss_bytes
 from talkies.codecs.audio.vae import AudioVAE
-from talkies.codecs.limits import limits_of
 from talkies.codecs.memo import Memo, content_key
 from talkies.codecs.text.encoder import Conditioner, RunEncoder, TextCondition
 from talkies.codecs.text.patches import PatchConfig
 from talkies.codecs.text.presentation import Visual
 from talkies.codecs.text.tokens import FolderTokenizer
 from talkies.codecs.video.vae import VideoVAE
-from talkies.engine.config import EMBEDDED, EngineConfig, ResolvedConfig, embedded_folder, resolve
+from talkies.engine.config import EngineConfig, ResolvedConfig, resolve
 from talkies.engine.load.adapt import AdaptedDiT, Adapters, use_adapters
+from talkies.engine.load.checkpoint import checkpoint_of
 from talkies.engine.load.dits import build_dits
 from talkies.engine.load.load_report import LoadReport
 from talkies.engine.load.place_components import place_audio, place_text, place_video
 from talkies.engine.load.planning import Placement, cap, decide
 from talkies.engine.load.rank_processes import Ranks
 from talkies.engine.load.tables import Tables
-from talkies.errors import ConfigError
-from talkies.files.location import hash_with, model_hash, resolve_checkpoint
+from talkies.files.location import hash_with, model_hash
 from talkies.h3.geometry import Limits
-from talkies.h3.partitions import PARTITION_TASKS, Parts, find_parts, narrowed, needed_files
+from talkies.h3.partitions import Parts
 from talkies.h3.release_schedule import ReleaseSchedule, read_schedule
 from talkies.h3.timesteps import StepPlan
 from talkies.kernels import select as kernels
@@ -176,48 +173,6 @@ class Components:
         return self.audio.encode(torch.from_numpy(np.array(wave)))
 
 
-def locate(model: str, *, task_type: str = "combined", revision: str | None = None, headers_only: bool = False) -> Path:
-    """The folder of a checkpoint: the embedded one, a path, or a hub id, of which the files for ``task_type`` are
-    fetched. Raises ``CheckpointError``, and ``ConfigError`` for a ``revision`` of what is not on the hub."""
-    if model == EMBEDDED:
-        if revision is not None:
-            raise ConfigError(
-                f"revision={revision}, but the checkpoint inside the package has none",
-                hint="leave it out, or name a model on the hub",
-                param="revision",
-            )
-        return embedded_folder()
-
-    def choose(files: Sequence[str]) -> list[str]:
-        return needed_files(files, task_type)
-
-    return resolve_checkpoint(model, choose, revision=revision, headers_only=headers_only)
-
-
-def parts_and_limits(config: EngineConfig, *, headers_only: bool = False) -> tuple[Parts, Limits]:
-    """The parts that will be loaded and what they can make, from configs alone. ``headers_only``: weights will not be
-    read, so a hub id costs no download of them.
-
-    Raises ``ConfigError`` and ``CheckpointError``.
-    """
-    folder = locate(config.model, task_type=config.task_type, revision=config.revision, headers_only=headers_only)
-    parts = find_parts(folder)
-    parts, limits = narrowed(parts, limits_of(parts), config.task_type)
-    adapters = open_adapters(config.adapters, tuple(parts.transformers))
-    return parts, replace(limits, adapters=tuple(one.facts for one in adapters))
-
-
-def for_task(config: EngineConfig, task: str) -> EngineConfig:
-    """``config`` with the one partition that serves ``task``, where the checkpoint has it: one request needs no other.
-
-    Raises ``CheckpointError``.
-    """
-    partition = next(name for name, tasks in PARTITION_TASKS.items() if task in tasks)
-    # The headers of a hub's files are asked, before a partition of it is fetched.
-    parts = find_parts(locate(config.model, revision=config.revision, headers_only=True))
-    return replace(config, task_type=partition) if partition in parts.transformers else config
-
-
 def load(
     config: EngineConfig,
     *,
@@ -241,7 +196,8 @@ def _load(
     resolved = resolve(config)
     # The thread count decides how sums are split, and so the last bits: it is part of what a seed reproduces.
     torch.set_num_threads(resolved.threads)
-    parts, limits = parts_and_limits(config)
+    checkpoint = checkpoint_of(config)
+    parts, limits, adapters = checkpoint.parts, checkpoint.limits, checkpoint.adapters
     schedule = read_schedule(parts)
     ops = kernels.create(resolved.kernels)
     attend = attention.create(resolved.attention, ops)
@@ -251,7 +207,6 @@ def _load(
         f"CUDA graphs of small forwards {'on' if resolved.cuda_graphs else 'off'} on {resolved.device}; "
         f"text encoder: attention {resolved.text_attention}, quantization {resolved.text_quantize.method}"
     )
-    adapters = open_adapters(config.adapters, tuple(parts.transformers))
     for line in (line for one in adapters for line in one.notes):
         loading.line(line)
     placement = decide(config, resolved, parts, limits)

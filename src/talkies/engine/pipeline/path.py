@@ -15,7 +15,8 @@ from talkies.codecs.finite import require_finite
 from talkies.codecs.text.encoder import TextCondition
 from talkies.engine.config import EngineConfig
 from talkies.engine.load.adapt import Adapters
-from talkies.engine.load.build import Components, parts_and_limits
+from talkies.engine.load.build import Components
+from talkies.engine.load.checkpoint import parts_and_limits
 from talkies.engine.pipeline import tasks
 from talkies.engine.pipeline.condition_media import MediaAccess, SoundInput
 from talkies.engine.pipeline.given import Given, locked_latents, locks_of, of_role
