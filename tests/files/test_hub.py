@@ -89,13 +89,13 @@ def hub(both, tmp_path, monkeypatch):
     def files():
         return sorted(p.relative_to(tiny_folder).as_posix() for p in tiny_folder.rglob("*") if p.is_file())
 
-    def snapshot_download(repo, *, revision, allow_patterns):
+    def snapshot_download(repo, *, revision, allow_patterns, local_dir=tmp_path / "cache"):
         asked.add(revision)
         for name in filter_repo_objects(files(), allow_patterns=allow_patterns):
             fetched.append(name)
-            (tmp_path / "cache" / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(tiny_folder / name, tmp_path / "cache" / name)
-        return str(tmp_path / "cache")
+            (local_dir / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(tiny_folder / name, local_dir / name)
+        return str(local_dir)
 
     def list_repo_files(self, repo, *, revision):
         asked.add(revision)
@@ -126,10 +126,11 @@ def test_what_is_fetched_is_the_partition_that_is_used(hub):
     assert not any(name.startswith("transformer/") for name in fetched)
 
 
-def test_a_clip_asks_headers_before_it_fetches(hub):
+def test_a_clip_asks_headers_before_it_fetches(hub, tmp_path):
     fetched, _ = hub
     assert checkpoint.for_task(EngineConfig(model="owner/tiny"), "t2va").task_type == "fl2va"
     assert not any(name.endswith(".safetensors") for name in fetched)
+    assert not (tmp_path / "cache").exists()
 
 
 def test_a_plan_reads_configs_and_headers_only(hub, both):
@@ -158,6 +159,18 @@ def test_the_hub_says_no_in_one_line(hub, monkeypatch):
         with pytest.raises(CheckpointError, match=r"owner/tiny is not a local folder.*gated") as caught:
             checkpoint.locate("owner/tiny", headers_only=headers_only)
         assert "\n" not in str(caught.value)
+
+
+def test_without_an_answer_the_cache_is_asked(hub, monkeypatch):
+    fetched, _ = hub
+
+    def silent(self, repo, **_):
+        raise ConnectionError
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", silent)
+    known = checkpoint.checkpoint_of(EngineConfig(model="owner/tiny", task_type="ref2va"), headers_only=True)
+    assert tuple(known.parts.transformers) == ("ref2va",)
+    assert not any(name.startswith("transformer/") and name.endswith(".safetensors") for name in fetched)
 
 
 def test_only_the_hub_has_revisions(tiny_folder):

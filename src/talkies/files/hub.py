@@ -47,10 +47,8 @@ def headers(repo: str, revision: str | None, choose: Choose) -> Path:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     try:
         others = [name for name in chosen if not name.endswith(WEIGHTS)]
-        snapshot = Path(snapshot_download(repo, revision=revision, allow_patterns=others))
-        for name in others:
-            _place(folder, name)
-            shutil.copyfile(snapshot / name, folder / name)
+        # Not into the cache: what lies there is what a checkpoint's hash is of.
+        snapshot_download(repo, revision=revision, allow_patterns=others, local_dir=folder)
         for name in (name for name in chosen if name.endswith(WEIGHTS)):
             known = HfApi().parse_safetensors_file_metadata(repo, name, revision=revision)
             entries = {
@@ -64,15 +62,12 @@ def headers(repo: str, revision: str | None, choose: Choose) -> Path:
 
 
 def _listed(repo: str, revision: str | None) -> list[str]:
-    """Its files; none without a network. Raises what else the hub answers, such as that there is no such repository."""
+    """Its files; none where the hub does not say: then its client looks into the cache, or raises the reason."""
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError
 
     try:
         return HfApi().list_repo_files(repo, revision=revision)
-    except HfHubHTTPError as error:
-        raise _unreachable(repo, error) from None
-    except Exception:  # no network, or told to stay offline: the cache is asked
+    except Exception:  # no network, told to stay offline, gated, not there
         return []
 
 
