@@ -150,6 +150,15 @@ def test_a_plan_reads_configs_and_headers_only(hub, both):
     assert find_parts(folder).tasks == find_parts(both).tasks
 
 
+def test_a_dry_run_reads_no_weights(hub, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["generate", "a ball", "--model", "owner/tiny", "--seeds", "1,2", "--frames", "22", "--dry-run"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines()[-1].startswith("2 clips would be made")
+    assert not any(name.endswith(".safetensors") for name in hub[0])
+
+
 def test_the_hub_says_no_in_one_line(hub, monkeypatch):
     def refuse(repo, **_):
         raise OSError("403: the repository is gated\nask for access")

@@ -216,7 +216,7 @@ def generate(
         for one in asked:
             check_adapters(source, one.request, known)
     if dry_run:
-        show_plan([planned(one, *parts_and_limits(config)) for one in asked], json=json)
+        show_plan(planned(config, asked), json=json)
         return
     check_places(asked, source=source, makes_folders=is_batch)
     if is_batch:

@@ -60,8 +60,19 @@ def check_places(asked: Sequence[Asked], *, source: Path | None, makes_folders: 
             check_writable(path, inputs=[*inputs, *([source] if source else [])])
 
 
-def planned(one: Asked, parts: Parts, limits: Limits) -> dict[str, Any]:
-    """What ``--dry-run`` says of it. Reads its media; raises what is wrong with the request."""
+def planned(config: EngineConfig, asked: Sequence[Asked]) -> list[dict[str, Any]]:
+    """What ``--dry-run`` says of each. Reads their media and no weights; raises what is wrong with a request."""
+    from talkies.engine.load.checkpoint import checkpoint_of
+
+    known = checkpoint_of(config, headers_only=True)
+    plans = []
+    for one in asked:
+        with _about(one):
+            plans.append(_planned(one, known.parts, known.limits))
+    return plans
+
+
+def _planned(one: Asked, parts: Parts, limits: Limits) -> dict[str, Any]:
     from talkies.capacity.demand import demand_of
     from talkies.engine.pipeline import path as pipeline
 
@@ -160,7 +171,8 @@ def _about(one: Asked) -> Iterator[None]:
     try:
         yield
     except InvalidRequest as error:
-        error.message = f"{one.paths[0]}: {error.message}"
+        if one.where:  # of several
+            error.message = f"{one.paths[0]}: {error.message}"
         raise
 
 
