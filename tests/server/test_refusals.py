@@ -121,9 +121,9 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     (
         {"adapters": ["fast"], "num_inference_steps": 50},
         "num_inference_steps",
-        "was distilled for 4 (use num_forwards=4",
+        "was distilled for 4 (use num_inference_steps=5, which are 4 forwards",
     ),
-    ({"adapters": ["fast"], "num_forwards": 3}, "num_forwards", "use num_forwards=4"),
+    ({"adapters": ["fast"], "num_forwards": 3}, "num_forwards", "use num_inference_steps=5, which are 4 forwards"),
     ({"adapters": ["fast"], "extra_params": {"flow_shift": 6}}, "extra_params.flow_shift", "use flow_shift=12.0"),
     ({"adapters": ["fast"], "input_reference": GIF}, "adapters", "was trained for t2va, and this request is fl2va"),
     ({"output_compression": "much"}, "output_compression", "not an integer"),

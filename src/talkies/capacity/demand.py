@@ -256,7 +256,7 @@ def _sized(condition: Condition, header: Header | None, target: Geometry, limits
             for aspect in _aspects(limits)
         ]
         return max(clips, key=lambda clip: clip.pixels)
-    size = canvas_of_aspect(_aspect_of(header, limits), limits)
+    size = canvas_of_aspect(_aspect_of(header, limits), limits, of_picture=True)
     start = condition.start_time_s
     shown = math.floor((header.seconds - start) * limits.fps + 0.5)
     # A clip that is too short is refused when it is read.

@@ -12,7 +12,6 @@ app = typer.Typer(
     name="talkies",
     help="Joint audio-video diffusion: a prompt, frames or references in, one MP4 with sound in sync out.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

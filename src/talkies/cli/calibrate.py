@@ -39,7 +39,7 @@ def calibrate(
     from talkies.benchmarks import calibrate as calibration
     from talkies.engine.config import EngineConfig
     from talkies.engine.engine import Engine
-    from talkies.engine.load.build import locate
+    from talkies.engine.load.checkpoint import locate
     from talkies.errors import ConfigError, OutputError
     from talkies.files.step_caches import FILE_NAME, read_tiers, write_tiers
     from talkies.values import MAX_SIGMAS, MIN_SIGMAS

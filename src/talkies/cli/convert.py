@@ -16,7 +16,7 @@ def convert(
     to: str = typer.Option(..., help="port (diffusers) or original (FL2VA/, Ref2VA/)."),
 ) -> None:
     """Convert a checkpoint between its two disk layouts; tensors keep their bits and dtypes."""
-    from talkies.engine.load.build import locate
+    from talkies.engine.load.checkpoint import locate
     from talkies.engine.load.convert import convert as run
     from talkies.errors import ConfigError
 

@@ -40,7 +40,9 @@ def plan(request: VideoRequest, limits: Limits, *, auto_aspect: float | None = N
         named = target.aspect if target.aspect not in (None, "auto", "adaptive") else None
         if named is not None:
             aspect = parse_ratio(named)
-        width, height = geometry.canvas_of_aspect(aspect or parse_ratio(limits.default_aspect), limits)
+        width, height = geometry.canvas_of_aspect(
+            aspect or parse_ratio(limits.default_aspect), limits, of_picture=named is None and aspect is not None
+        )
     return geometry.geometry_of(width, height, _frames(request, limits), limits)
 
 

@@ -147,16 +147,19 @@ def audio_latents_of(num_frames: int, limits: Limits) -> int:
     return round(num_frames / limits.fps * limits.audio_latents_per_second)
 
 
-def canvas_of_aspect(aspect: float, limits: Limits) -> tuple[int, int]:
+def canvas_of_aspect(aspect: float, limits: Limits, *, of_picture: bool = False) -> tuple[int, int]:
     """(width, height) for ``aspect = width / height``: short edge, area cap, nearest multiple (half to even).
 
-    Raises ``InvalidRequest`` outside ``1:max_aspect .. max_aspect:1``.
+    ``of_picture``: a picture gives the ratio, and not a word of the request. Raises ``InvalidRequest`` outside
+    ``1:max_aspect .. max_aspect:1``.
     """
     if not (1 / limits.max_aspect <= aspect <= limits.max_aspect):
         raise InvalidRequest(
             f"aspect ratio {aspect:.4g} (width / height) is outside 1:{limits.max_aspect}..{limits.max_aspect}:1",
-            hint="crop the picture, or choose one of " + ", ".join(limits.named_ratios),
-            param="aspect_ratio",
+            hint=("crop the picture, or choose" if of_picture else "choose")
+            + " one of "
+            + ", ".join(limits.named_ratios),
+            param="aspect",
         )
     edge = limits.canvas_short_edge
     width, height = (edge * aspect, float(edge)) if aspect >= 1 else (float(edge), edge / aspect)

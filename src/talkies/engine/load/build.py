@@ -4,29 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from talkies.adapters.fuse import FusedTensors
-from talkies.adapters.route import open_adapters
 from talkies.attention import registry as attention
 from talkies.attention.base import Trimmed
 from talkies.capacity.ram import give_back, peak_rss_bytes
 from talkies.codecs.audio.vae import AudioVAE
-from talkies.codecs.limits import limits_of
 from talkies.codecs.memo import Memo, content_key
 from talkies.codecs.text.encoder import Conditioner, RunEncoder, TextCondition
 from talkies.codecs.text.patches import PatchConfig
 from talkies.codecs.text.presentation import Visual
 from talkies.codecs.text.tokens import FolderTokenizer
 from talkies.codecs.video.vae import VideoVAE
-from talkies.engine.config import EMBEDDED, EngineConfig, ResolvedConfig, embedded_folder, resolve
+from talkies.engine.config import EngineConfig, ResolvedConfig, resolve
 from talkies.engine.load.adapt import AdaptedDiT, Adapters, use_adapters
+from talkies.engine.load.checkpoint import checkpoint_of
 from talkies.engine.load.dits import build_dits
 from talkies.engine.load.load_report import LoadReport
 from talkies.engine.load.place_components import place_audio, place_text, place_video
@@ -34,10 +32,9 @@ from talkies.engine.load.planning import Placement, cap, decide
 from talkies.engine.load.rank_processes import Ranks
 from talkies.engine.load.tables import Tables
 from talkies.errors import ConfigError
-from talkies.files.location import hash_with, model_hash, resolve_checkpoint
-from talkies.files.step_caches import read_tiers
+from talkies.files.location import hash_with, model_hash
 from talkies.h3.geometry import Limits
-from talkies.h3.partitions import PARTITION_TASKS, Parts, find_parts, narrowed
+from talkies.h3.partitions import Parts
 from talkies.h3.release_schedule import ReleaseSchedule, read_schedule
 from talkies.h3.timesteps import StepPlan
 from talkies.kernels import select as kernels
@@ -192,35 +189,6 @@ def check_tiers(tiers: Tiers, checkpoint_hash: str) -> None:
         step_caches.create(policy.name, policy.parameters)
 
 
-def locate(model: str) -> Path:
-    """The folder of a checkpoint: the embedded one, a path, or a hub id. Raises ``CheckpointError``."""
-    return embedded_folder() if model == EMBEDDED else resolve_checkpoint(model)
-
-
-def parts_and_limits(config: EngineConfig) -> tuple[Parts, Limits]:
-    """The parts that will be loaded and what they can make, from configs alone.
-
-    Raises ``ConfigError`` and ``CheckpointError``.
-    """
-    parts = find_parts(locate(config.model))
-    parts, limits = narrowed(parts, limits_of(parts), config.task_type)
-    adapters = open_adapters(config.adapters, tuple(parts.transformers))
-    if config.step_caches is not None:
-        file = config.step_caches
-        limits = replace(limits, tiers=Tiers() if file == "none" else read_tiers(parts.root, Path(file)))
-    return parts, replace(limits, adapters=tuple(one.facts for one in adapters))
-
-
-def for_task(config: EngineConfig, task: str) -> EngineConfig:
-    """``config`` with the one partition that serves ``task``, where the checkpoint has it: one request needs no other.
-
-    Raises ``CheckpointError``.
-    """
-    parts = find_parts(locate(config.model))
-    partition = next(name for name, tasks in PARTITION_TASKS.items() if task in tasks)
-    return replace(config, task_type=partition) if partition in parts.transformers else config
-
-
 def load(
     config: EngineConfig,
     *,
@@ -244,7 +212,8 @@ def _load(
     resolved = resolve(config)
     # The thread count decides how sums are split, and so the last bits: it is part of what a seed reproduces.
     torch.set_num_threads(resolved.threads)
-    parts, limits = parts_and_limits(config)
+    checkpoint = checkpoint_of(config)
+    parts, limits, adapters = checkpoint.parts, checkpoint.limits, checkpoint.adapters
     checkpoint_hash = model_hash(parts.root)
     check_tiers(limits.tiers, checkpoint_hash)
     schedule = read_schedule(parts)
@@ -256,7 +225,6 @@ def _load(
         f"CUDA graphs of small forwards {'on' if resolved.cuda_graphs else 'off'} on {resolved.device}; "
         f"text encoder: attention {resolved.text_attention}, quantization {resolved.text_quantize.method}"
     )
-    adapters = open_adapters(config.adapters, tuple(parts.transformers))
     for line in (line for one in adapters for line in one.notes):
         loading.line(line)
     placement = decide(config, resolved, parts, limits)

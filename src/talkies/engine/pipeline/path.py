@@ -15,7 +15,8 @@ from talkies.codecs.finite import require_finite
 from talkies.codecs.text.encoder import TextCondition
 from talkies.engine.config import EngineConfig
 from talkies.engine.load.adapt import Adapters
-from talkies.engine.load.build import Components, parts_and_limits
+from talkies.engine.load.build import Components
+from talkies.engine.load.checkpoint import parts_and_limits
 from talkies.engine.pipeline import tasks
 from talkies.engine.pipeline.condition_media import MediaAccess, SoundInput
 from talkies.engine.pipeline.given import Given, locked_latents, locks_of, of_role
@@ -26,6 +27,7 @@ from talkies.few_steps import followed, in_use
 from talkies.h3.conditions import AudioCondition, PackedCondition, VisualCondition
 from talkies.h3.geometry import Geometry, Limits, encodable_frames
 from talkies.h3.packing import audio_to_rows, build_layout, patchify_video, rows_to_audio, unpatchify_video
+from talkies.h3.partitions import Parts
 from talkies.h3.release_schedule import ReleaseSchedule, read_schedule
 from talkies.quality import Chosen, chosen
 from talkies.request import VideoRequest
@@ -63,9 +65,18 @@ def prepare(components: Components, request: VideoRequest, access: MediaAccess |
 
 def prepare_ahead(config: EngineConfig, request: VideoRequest) -> Prepared:
     """As :func:`prepare`, from a checkpoint's configs: a wrong file costs no loading of weights."""
-    parts, limits = parts_and_limits(config)
-    _schedule(request, read_schedule(parts), limits)
+    return prepare_for(*parts_and_limits(config), request)
+
+
+def prepare_for(parts: Parts, limits: Limits, request: VideoRequest) -> Prepared:
+    """The same, for many requests to one checkpoint."""
+    schedule_for(parts, limits, request)
     return tasks.prepare(request, limits, MediaAccess())
+
+
+def schedule_for(parts: Parts, limits: Limits, request: VideoRequest) -> DualSchedule:
+    """As :func:`schedule_of`, from a checkpoint's configs."""
+    return _schedule(request, read_schedule(parts), limits)
 
 
 def schedule_of(components: Components, request: VideoRequest) -> DualSchedule:
