@@ -39,8 +39,8 @@ FIGURES = [
     ("in a run of 60 with crashes", "load-cpu", "jobs", "in a run of {:.0f} with crashes"),
     ("its worker | 0 |", "load-cpu", "lost", "its worker | {:.0f} |"),
 ]
-# What is no measurement: versions, lengths that a command asks for, and the weights' size, which a test below reads.
-STATED = {"3.11", "8.7", "2.0", "27.5"}
+# Versions, lengths that a command asks for, and sizes, which tests below look up.
+STATED = {"3.11", "8.7", "2.0", "27.5", "1.4", "5.3"}
 NUMBER = re.compile(r"(?<![\w.])\d+\.\d+(?!\.?\d)")
 
 
@@ -71,6 +71,13 @@ def test_the_page_of_published_requests_counts_as_readme_does():
 def test_the_weights_are_as_small_as_is_said():
     folder = ROOT / "src" / "talkies" / "assets" / "h3-tiny"
     assert f"({sum(p.stat().st_size for p in folder.rglob('*.safetensors')) / 1e6:.1f} MB)" in README
+
+
+def test_environments_are_as_large_as_was_measured():
+    page = (ROOT / "docs" / "compatibility.md").read_text()
+    assert "All packages take 1.4 GB, or 5.3 GB" in README
+    assert "and the first clip | 1.4 GB |" in page
+    assert "torch 2.13.0: 5.3 GB" in page
 
 
 def test_what_clips_show_is_what_was_judged():

@@ -29,7 +29,11 @@ class Block:
 
 
 def blocks(*languages: str) -> list[Block]:
-    return [block for page in PAGES for block in _of(page) if block.language in languages]
+    return [block for block in every_block() if block.language in languages]
+
+
+def every_block() -> list[Block]:
+    return [block for page in PAGES for block in _of(page)]
 
 
 def _of(page: Path) -> Iterator[Block]:

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -19,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from talkies import Engine, VideoRequest
-from tests.documents.blocks import ROOT, blocks, commands
+from tests.documents.blocks import ROOT, blocks, commands, every_block
 
 yaml = pytest.importorskip("yaml")  # transformers brings it
 SHELL = ("sh", "bash")
@@ -54,6 +55,19 @@ def test_a_block_is_of_its_language(block):
             compile(block.text, block.page, "exec")
 
 
+@pytest.mark.parametrize("block", blocks("js"), ids=str)
+def test_a_block_for_node_can_be_read(block, tmp_path):
+    node = shutil.which("node") or pytest.skip("node is not installed here")
+    (tmp_path / "block.mjs").write_text(block.text)
+    done = subprocess.run([node, "--check", tmp_path / "block.mjs"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_block_is_of_a_language_that_nobody_reads():
+    known = {"", "text", "json", "toml", "yaml", "ini", "python", "js", *SHELL}
+    assert {block.language for block in every_block()} <= known
+
+
 @pytest.mark.parametrize("line", dict.fromkeys(line for block in blocks(*SHELL) for line in commands(block)))
 def test_what_a_command_names_is_there(line):
     """Of ``talkies`` lines tests/cli/test_docs.py asks the flags; here it is targets, scripts, modules and extras."""
@@ -73,7 +87,18 @@ def test_what_a_command_names_is_there(line):
         case ["install", *rest]:
             assert (ROOT / rest[-2]).exists()
         case [program, *_]:
-            known = {"talkies", "curl", "python3", "docker", "systemctl", "useradd", ".", "pip", "/opt/talkies/bin/pip"}
+            known = {
+                "talkies",
+                "curl",
+                "python3",
+                "docker",
+                "systemctl",
+                "useradd",
+                ".",
+                "pip",
+                "/opt/talkies/bin/pip",
+                ".venv/bin/pip",
+            }
             assert program in known or line.startswith("id=$(curl")
 
 
