@@ -1,6 +1,7 @@
 """Charts of docs from the results beside them:  python -m bench.charts
 
     docs/img/streaming.svg    resident blocks against seconds and peak, beside the plan    from streaming-*.json
+    docs/img/quality.svg      what tiers of quality skip, against PSNR and SI-SDR          from quality-*.json
     docs/img/dit_forward.svg  a forward, its floor and diffusers; the kernels of a block   from dit_forward-*.json
 
 Nothing is drawn that is not in a file, and every chart names the device, the commit and the day of its file.
@@ -159,9 +160,49 @@ def _origin(result: Mapping[str, Any]) -> str:
     return f"{result['device']}, torch {result['torch']}{with_what}, commit {result['commit']}, {result['date']}"
 
 
+def quality(result: Mapping[str, Any]) -> Drawing | None:
+    """Panels of picture and sound: what each tier skips against how far its clips are from lossless, a curve for each
+    task and number of forwards. ``None``: no tier in it."""
+    found = re.compile(r"(high|medium|low)_(\d+)_(t2va|fl2va|ref2va)_skipped")
+    curves: dict[tuple[str, str], list[str]] = {}
+    for name in result["metrics"]:
+        if match := found.fullmatch(name):
+            curves.setdefault((match[3], match[2]), []).append(name.removesuffix("_skipped"))
+    if not curves:
+        return None
+    metrics, width, height, left, top = result["metrics"], 300, 210, 62, 104
+    panels = [("psnr_db", "PSNR, dB"), ("si_sdr_db", "SI-SDR, dB")]
+    drawing = Drawing(left + len(panels) * (width + 100), top + height + 62, "Tiers of quality")
+    drawing.text(20, 24, "Tiers of quality: skipped compute and distance from lossless", bold=True, size=15)
+    drawing.text(20, 43, _origin(result))
+    tasks = list(dict.fromkeys(task for task, _ in curves))
+    most = max(int(forwards) for _, forwards in curves)
+    dash = {forwards: "" if int(forwards) == most else PLAN_DASH for _, forwards in curves}
+    drawing.legend(20, 64, [(task, HUES[i], "") for i, task in enumerate(tasks)])
+    drawing.legend(20, 82, [(f"{forwards} forwards", INK, line) for forwards, line in sorted(dash.items())])
+    for column, (quantity, label) in enumerate(panels):
+        lines = {
+            key: sorted(
+                (metrics[f"{n}_skipped"], metrics[f"{n}_{quantity}"]) for n in names if f"{n}_{quantity}" in metrics
+            )
+            for key, names in curves.items()
+            if any(f"{n}_{quantity}" in metrics for n in names)
+        }
+        values = [b for points in lines.values() for _, b in points]
+        if not values:
+            continue
+        box = (left + column * (width + 100), top, width, height)
+        ticks = [0, 0.25, 0.5, 0.75, 1]
+        axes = Axes(drawing, box, (0, 1), (0, max(values)), x_label="skipped", y_label=label, x_ticks=ticks)
+        for (task, forwards), points in lines.items():
+            axes.curve(points, HUES[tasks.index(task)], dash=dash[forwards])
+    return drawing
+
+
 CHARTS: dict[str, Callable[[Mapping[str, Any]], Drawing | None]] = {
     "streaming": streaming,
     "dit_forward": dit_forward,
+    "quality": quality,
 }
 
 

@@ -15,6 +15,7 @@ gpus=$($PYTHON -c "import torch; print(torch.cuda.device_count())") || exit 2
 forwards() {
   $PYTHON -m bench.dit_forward --repeats 2 --out "$OUT" --limit-s 620
   $PYTHON -m bench.text_encoder --out "$OUT" --limit-s 60
+  timeout 120 $PYTHON -m bench.step_caches --quantization fp8 --repeats 2 --out "$OUT"
   echo "forwards finished"
 }
 memory() {

@@ -139,6 +139,10 @@ class LoneGroups:
         self.ring, self.ulysses = LoneGroup(self, self.mesh.ring), LoneGroup(self, self.mesh.ulysses)
         self.tensor = LoneGroup(self, self.mesh.tensor)
 
+    def total(self, values: Tensor) -> Tensor:
+        """Those of this rank alone."""
+        return values
+
 
 class LoneGroup:
     """As ``Group``."""

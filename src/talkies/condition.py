@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Literal, get_args
 
 from talkies.errors import InvalidRequest
+from talkies.in_memory import ACCEPTED, data_url
 from talkies.values import check_instance, check_number, check_one_of, plain
 
 MAX_REFERENCES: Mapping[str, int] = {"image": 9, "video": 3, "audio": 3}
@@ -34,9 +35,10 @@ class Task(StrEnum):
 class Condition:
     """One picture, video or sound that the clip must follow.
 
-    ``uri`` is a file path, an http(s) URL or a data: URL. ``role`` is ``first`` or ``last`` (a keyframe, image
-    only), ``reference``, or a lock: ``soundtrack`` (a sound that becomes the clip's own) or ``footage`` (a video that
-    becomes its picture).
+    ``uri`` is a file path, an http(s) URL or a data: URL; or what :func:`talkies.in_memory.data_url` takes: bytes of a
+    file, a picture as a PIL image, array or tensor, a sound as ``(samples, rate in Hz)``. ``role`` is ``first`` or
+    ``last`` (a keyframe, image only), ``reference``, or a lock: ``soundtrack`` (a sound that becomes the clip's own)
+    or ``footage`` (a video that becomes its picture).
 
     ``start_time_s`` of a reference video skips its beginning. Of a lock, ``start_time_s`` and ``end_time_s`` are the
     part of the clip that is made anew, in seconds of the clip; all outside it is kept. Either end may be left out;
@@ -55,9 +57,11 @@ class Condition:
         check_one_of("conditions.kind", self.kind, get_args(Kind))
         check_one_of("conditions.role", self.role, get_args(Role))
         uri = os.fspath(self.uri) if isinstance(self.uri, os.PathLike) else self.uri
+        if not isinstance(uri, str) and uri is not None:
+            uri = data_url(self.kind, uri) or uri
         if not isinstance(uri, str) or not uri.strip():
             got = "is empty" if isinstance(uri, str) else f"is not text but {type(uri).__name__}"
-            raise InvalidRequest(f"conditions.uri {got}", hint="give a file path, a URL or a data: URL", param="uri")
+            raise InvalidRequest(f"conditions.uri {got}", hint=f"give {ACCEPTED}", param="uri")
         object.__setattr__(self, "uri", uri)
         if self.role in KEYFRAME_ROLES and self.kind != "image":
             raise InvalidRequest(
@@ -69,17 +73,17 @@ class Condition:
                 hint=f"a {self.role} has kind {LOCK_KINDS[self.role]!r}",
                 param="conditions.role",
             )
-        check_number("start_time_seconds", self.start_time_s, 0, math.inf)
+        check_number("start_time_s", self.start_time_s, 0, math.inf)
         self._check_end()
         check_instance("require_sound", self.require_sound, bool)
         check_instance("name", self.name, str)
         has_start = self.is_lock or self.kind == "video"
         has_sound = self.kind == "video" and not self.is_lock
         if (self.start_time_s and not has_start) or (self.require_sound and not has_sound):
-            name = "start_time_seconds" if self.start_time_s and not has_start else "require_sound"
+            name = "start_time_s" if self.start_time_s and not has_start else "require_sound"
             raise InvalidRequest(
                 f"{name} has no meaning for kind={self.kind!r}, role={self.role!r}",
-                hint="it is for videos only" + (" and locks" if name == "start_time_seconds" else ", as references"),
+                hint="it is for videos only" + (" and locks" if name == "start_time_s" else ", as references"),
                 param=name,
             )
 
@@ -96,18 +100,18 @@ class Condition:
     def _check_end(self) -> None:
         if self.end_time_s is None:
             return
-        check_number("end_time_seconds", self.end_time_s, 0, math.inf, exclusive_min=True)
+        check_number("end_time_s", self.end_time_s, 0, math.inf, exclusive_min=True)
         if not self.is_lock:
             raise InvalidRequest(
-                f"end_time_seconds has no meaning for role={self.role!r}",
+                f"end_time_s has no meaning for role={self.role!r}",
                 hint="it is for the roles soundtrack and footage",
-                param="end_time_seconds",
+                param="end_time_s",
             )
         if self.end_time_s <= self.start_time_s:
             raise InvalidRequest(
-                f"end_time_seconds={plain(self.end_time_s)} is not after start_time_seconds={plain(self.start_time_s)}",
+                f"end_time_s={plain(self.end_time_s)} is not after start_time_s={plain(self.start_time_s)}",
                 hint="the part between them is made anew",
-                param="end_time_seconds",
+                param="end_time_s",
             )
 
 
@@ -183,6 +187,6 @@ def _check_locks(locks: list[Condition], keyframes: list[Condition]) -> None:
     if len(roles) == len(LOCK_KINDS) and not any(c.has_window for c in locks):
         raise InvalidRequest(
             "soundtrack and footage are both kept from end to end, so nothing is left to make",
-            hint="leave one of them out, or say with start_time_seconds and end_time_seconds which part to make anew",
+            hint="leave one of them out, or say with start_time_s and end_time_s which part to make anew",
             param="conditions",
         )

@@ -19,6 +19,12 @@ TalkiesError                       http_status  exit_code  code
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from typing import TypeVar
+
+E = TypeVar("E", bound="TalkiesError")
+
 
 class TalkiesError(Exception):
     """Base of every error that talkies raises on purpose.
@@ -46,6 +52,26 @@ class TalkiesError(Exception):
 
 def _rebuild(cls: type[TalkiesError], message: str, hint: str | None, param: str | None) -> TalkiesError:
     return cls(message, hint=hint, param=param)
+
+
+def respelled(text: str, names: Mapping[str, str], joint: str = "=") -> str:
+    """``text`` with other names for arguments: ``name=value`` becomes the new name, ``joint`` and the value; where no
+    value follows, only names with an underscore are replaced, since the others are words of English, too."""
+    for old, new in names.items():
+        text = re.sub(rf"(?<![\w.\-]){re.escape(old)}=", new + joint, text)
+        if "_" in old:
+            text = re.sub(rf"(?<![\w.\-]){re.escape(old)}\b", new, text)
+    return text
+
+
+def retold(error: E, names: Mapping[str, str], joint: str = "=") -> E:
+    """The same error in the words of whoever asked. Errors name arguments of Python; a flag of the command line and a
+    field of HTTP have other names."""
+    error.message = respelled(error.message, names, joint)
+    error.hint = None if error.hint is None else respelled(error.hint, names, joint)
+    error.param = names.get(error.param or "", error.param)
+    error.args = (error.message,)
+    return error
 
 
 class InvalidRequest(TalkiesError):

@@ -121,14 +121,14 @@ def checked_ladder(request: VideoRequest, known: tuple[AdapterFacts, ...]) -> La
         raise _mismatch(name, "sigmas", list(request.sigmas), list(ladder.base) if ladder.base else "none")
     if num_sigmas not in (None, ladder.num_sigmas):
         raise InvalidRequest(
-            f"num_inference_steps={num_sigmas} is {num_sigmas - 1} forwards, but adapter {name} was distilled for "
+            f"num_sigmas={num_sigmas} is {num_sigmas - 1} forwards, but adapter {name} was distilled for "
             f"{ladder.num_forwards}",
-            hint=f"use num_forwards={ladder.num_forwards} (num_inference_steps={ladder.num_sigmas}), or leave it out",
-            param="num_inference_steps",
+            hint=f"use num_sigmas={ladder.num_sigmas}, which are {ladder.num_forwards} forwards, or leave it out",
+            param="num_sigmas",
         )
     for field, asked, needed in (
-        ("flow_shift", request.video_shift, ladder.video_shift),
-        ("audio_flow_shift", request.audio_shift, ladder.audio_shift),
+        ("video_shift", request.video_shift, ladder.video_shift),
+        ("audio_shift", request.audio_shift, ladder.audio_shift),
     ):
         if None not in (asked, needed) and asked != needed:
             raise _mismatch(name, field, asked, needed)

@@ -50,8 +50,8 @@ QUALITY_DEFAULT_WORDS = ("auto", "standard", "default", "hd")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """The wanted canvas and length. Everything may be left out; explicit sides win over a ratio,
-    ``num_frames`` and ``seconds`` exclude each other."""
+    """The wanted canvas and length: ``width`` and ``height`` in pixels, ``seconds`` or ``num_frames``. Everything may
+    be left out; explicit sides win over a ratio, ``num_frames`` and ``seconds`` exclude each other."""
 
     width: int | None = None
     height: int | None = None
@@ -119,6 +119,8 @@ class VideoRequest:
     def __post_init__(self) -> None:
         if self.adapters is not None:
             object.__setattr__(self, "adapters", _checked_adapters(self.adapters))
+        if isinstance(self.conditions, Condition):  # one alone
+            object.__setattr__(self, "conditions", (self.conditions,))
         if not isinstance(self.conditions, (list, tuple)):
             check_instance("conditions", self.conditions, tuple)
         object.__setattr__(self, "conditions", tuple(self.conditions))
@@ -129,7 +131,7 @@ class VideoRequest:
         check_instance("record_inputs", self.record_inputs, bool)
         check_prompt(self.prompt)
         check_integer("seed", self.seed, INT64_MIN, INT64_MAX)
-        check_integer("num_outputs_per_prompt", self.num_outputs, 1, MAX_OUTPUTS)
+        check_integer("num_outputs", self.num_outputs, 1, MAX_OUTPUTS)
         if self.seed + self.num_outputs - 1 > INT64_MAX:
             raise InvalidRequest(
                 f"seed={self.seed} leaves no room for {self.num_outputs} consecutive seeds",
@@ -137,28 +139,22 @@ class VideoRequest:
                 param="seed",
             )
         if self.num_sigmas is not None:
-            check_integer("num_inference_steps", self.num_sigmas, MIN_SIGMAS, MAX_SIGMAS)
+            check_integer("num_sigmas", self.num_sigmas, MIN_SIGMAS, MAX_SIGMAS)
         if self.sigmas is not None:
             object.__setattr__(self, "sigmas", check_ladder(self.sigmas))
             if self.num_sigmas not in (None, len(self.sigmas)):
                 raise InvalidRequest(
-                    f"num_inference_steps={self.num_sigmas} but sigmas has {len(self.sigmas)} points",
-                    hint="leave num_inference_steps out when you give sigmas",
-                    param="num_inference_steps",
+                    f"num_sigmas={self.num_sigmas} but sigmas has {len(self.sigmas)} points",
+                    hint="leave num_sigmas out when you give sigmas",
+                    param="num_sigmas",
                 )
-        for name, value in (("flow_shift", self.video_shift), ("audio_flow_shift", self.audio_shift)):
+        for name, value in (("video_shift", self.video_shift), ("audio_shift", self.audio_shift)):
             if value is not None:
                 check_number(name, value, MIN_SHIFT, MAX_SHIFT)
         check_one_of("fit", self.fit, get_args(Fit))
         if self.quality in QUALITY_DEFAULT_WORDS:
             object.__setattr__(self, "quality", "lossless")
         check_one_of("quality", self.quality, (*get_args(Quality), *QUALITY_DEFAULT_WORDS))
-        if self.quality != "lossless":
-            raise InvalidRequest(
-                f"quality={self.quality!r} is not available: no measured step-cache profile exists yet",
-                hint="use 'lossless' or leave quality out",
-                param="quality",
-            )
         if self.task is not None:
             try:
                 object.__setattr__(self, "task", Task(self.task))
@@ -195,6 +191,7 @@ class VideoRequest:
         return next((c for c in self.conditions if c.role == "footage"), None)
 
     def replace(self, **changes: Any) -> VideoRequest:
+        """The same request with other fields, checked again."""
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:

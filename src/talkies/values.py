@@ -130,14 +130,14 @@ def parse_size(text: str) -> tuple[int, int]:
 
 
 def parse_ratio(text: str) -> float:
-    """``"16:9"`` or ``"1.7778"`` -> width / height. Raises ``InvalidRequest`` naming ``aspect_ratio``."""
+    """``"16:9"`` or ``"1.7778"`` -> width / height. Raises ``InvalidRequest`` naming ``aspect``."""
     match = re.fullmatch(r"\s*(\d{1,5}(?:\.\d{1,9})?)\s*(?:[:/]\s*(\d{1,5}(?:\.\d{1,9})?)\s*)?", str(text))
     if match:
         width, height = float(match[1]), float(match[2] or 1)
         if width > 0 and height > 0:
             return width / height
     raise InvalidRequest(
-        f"aspect_ratio={text!r} is not a ratio",
+        f"aspect={text!r} is not a ratio",
         hint="use one of " + ", ".join(NAMED_RATIOS) + ", W:H, or auto",
-        param="aspect_ratio",
+        param="aspect",
     )

@@ -92,7 +92,7 @@ def test_nan_in_keys_is_not_hidden():
 def test_more_rows_than_were_tested_are_refused_with_the_way_out(fp8, monkeypatch):
     monkeypatch.setattr(flash3.Flash3Fp8, "max_rows", 100)
     q, k, v = _qkv(101)
-    with pytest.raises(InvalidRequest, match=r"101 rows in fp8.*100.*--attention fa3"):
+    with pytest.raises(InvalidRequest, match=r"101 rows in fp8.*100.*attention=fa3"):
         fp8(q, k, v, None)
     fp8(q, k, v, Documents.of_lengths([50, 51]))  # it is the document that counts
     fp8(*_qkv(100), None)  # as many as were tested

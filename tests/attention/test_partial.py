@@ -42,4 +42,4 @@ def test_a_backend_without_its_log_sum_exp_is_refused_by_name(name):
     with pytest.raises(ConfigError, match=f"attention={name} does not here") as caught:
         partial_of(name)
     assert caught.value.param == "ring_degree"
-    assert "--ulysses-degree" in caught.value.hint
+    assert "ulysses_degree" in caught.value.hint

@@ -109,7 +109,7 @@ def test_other_backends_take_queries_keys_and_values(fp8):
 def test_more_rows_than_were_tested_are_refused(fp8, monkeypatch):
     monkeypatch.setattr(flash3.Flash3Fp8, "max_rows", 100)
     qkv, norm = _projection(101)
-    with pytest.raises(InvalidRequest, match=r"101 rows in fp8.*100.*--attention fa3"):
+    with pytest.raises(InvalidRequest, match=r"101 rows in fp8.*100.*attention=fa3"):
         fp8.of_projection(qkv, norm, None)
     fp8.of_projection(qkv, norm, Documents.of_lengths([50, 51]))  # it is the document that counts
 

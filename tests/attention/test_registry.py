@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from talkies.attention import registry
+from talkies.attention.base import Exactness
 from talkies.attention.registry import ALIASES, ATTENTION, Machine, create, resolve, resolve_on
 from talkies.errors import ConfigError
 
@@ -102,3 +103,10 @@ def test_the_oldest_card_of_a_backend(name, least):
     lacks = ATTENTION[name].lacks
     assert lacks(Machine(capability=least, dtype=torch.bfloat16)) is None
     assert f"capability {least[0]}.{least[1]}" in lacks(Machine(capability=below, dtype=torch.bfloat16))
+
+
+def test_nothing_is_exact_unless_it_is_said():
+    assert not any(Exactness().whole_step(step, 5) for step in range(5))
+    assert not Exactness().condition_rows
+    ends = Exactness(first_steps=1, last_steps=2)
+    assert [ends.whole_step(step, 5) for step in range(5)] == [True, False, False, True, True]

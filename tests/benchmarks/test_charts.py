@@ -68,6 +68,23 @@ def test_a_forward_is_as_long_as_it_takes(tmp_path):
     assert widths["attention: 144.97 ms"] / widths["matmul: 61.60 ms"] == pytest.approx(144.975 / 61.6, rel=1e-2)
 
 
+def test_tiers_are_drawn_by_task_and_number_of_forwards(tmp_path):
+    metrics = {}
+    for tier, skipped in (("high", 0.4), ("low", 0.8)):
+        for forwards in (19, 49):
+            metrics |= {
+                f"{tier}_{forwards}_t2va_skipped": skipped,
+                f"{tier}_{forwards}_t2va_psnr_db": 60 - 30 * skipped,
+            }
+    metrics |= {"high_19_t2va_si_sdr_db": 50.0, "high_19_skipped": 0.4}
+    _write(tmp_path, quality__x=HEAD | {"bench": "quality", "date": "2026-01-02", "shape": {}, "metrics": metrics})
+    assert charts.draw(tmp_path, tmp_path) == [tmp_path / "quality.svg"]
+    texts, root = _texts(tmp_path / "quality.svg")
+    assert {"t2va", "19 forwards", "49 forwards", "PSNR, dB", "SI-SDR, dB", "skipped"} <= set(texts)
+    assert "fl2va" not in texts
+    assert len([e for e in root.iter() if e.tag.endswith("}circle")]) == 2 * 2 + 1
+
+
 def test_without_results_nothing_is_drawn_and_it_is_said(tmp_path, capsys):
     _write(tmp_path, streaming__x=_streaming() | {"metrics": {"h2d_gb_per_s": 55.0}})
     assert charts.main(["--results", str(tmp_path), "--out", str(tmp_path / "img")]) == 1

@@ -125,7 +125,7 @@ def test_a_budget_that_is_too_small_names_what_would_do():
     least = plan_module.needed(refusal.smallest(SIZES, FULL, H200, Wishes()).peak_bytes)
     with pytest.raises(ConfigError, match="vram budget of at least") as caught:
         make_plan(SIZES, FULL, H200.with_budgets(round(0.97 * least), None))
-    smallest = int(caught.value.hint.split("MiB")[0].split()[-1])
+    smallest = int(caught.value.hint.split("MiB")[0].split("=")[-1])
     assert "frames" in caught.value.hint
     make_plan(SIZES, FULL, H200.with_budgets(smallest * 2**20, None))
     with pytest.raises(ConfigError):

@@ -43,8 +43,10 @@ def test_a_command_of_the_documents_is_taken(line, monkeypatch, tmp_path):
     arguments = shlex.split(line)[1:]
     ran = []
     if arguments[0] == "generate":
-        monkeypatch.setattr(generate, "_repeated", lambda path, **_: VideoRequest(prompt="a ball"))
-        monkeypatch.setattr(generate, "_run", lambda *args, **_: ran.append(args) or [])
+        monkeypatch.setattr(generate, "repeated", lambda path, **_: VideoRequest(prompt="a ball"))
+        (tmp_path / "prompts.txt").write_text("a ball\n")
+        for maker in ("make", "make_all"):
+            monkeypatch.setattr(generate, maker, lambda *args, **_: ran.append(args))
     elif arguments[0] == "serve":
         monkeypatch.setattr(serve, "_build", lambda engine, **_: serve.engine_config(engine) and FakeService())
         monkeypatch.setattr(

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from talkies import Engine
 from talkies.adapters.named_path import NamedPath
 from talkies.cli import app, generate, serve
-from talkies.engine.config import EngineConfig
-from talkies.engine.load import build
+from talkies.engine.config import EngineConfig, embedded_folder
+from talkies.engine.load import build, checkpoint
 from talkies.engine.options import OPTIONS
 from talkies.errors import ConfigError
 from tests.server.fakes import FakeService
@@ -27,6 +27,7 @@ SAMPLES = {
     "text_quantization": ("fp8", "fp8", "int4"),
     "quantization_exclude": ("blocks.0.*", ("blocks.0.*",), None),
     "adapters": ("film=a,b.safetensors:0.5", (NamedPath("film", "a,b.safetensors", 0.5),), "film"),
+    "step_caches": ("caches.json", "caches.json", None),
     "offload": ("layer", "layer", "disk"),
     "offload_components": ("dit,vae", ("dit", "video", "audio"), "unet"),
     "resident_blocks": ("2", 2, "-1"),
@@ -43,6 +44,7 @@ SAMPLES = {
     "threads": ("3", 3, "0"),
     "dtype": ("float32", "float32", "float16"),
     "attention": ("sdpa", "sdpa", None),
+    "revision": ("v1.0", "v1.0", ""),
     "text_attention": ("sdpa", "sdpa", None),
     "kernels": ("reference", "reference", None),
     "cuda_graphs": ("off", "off", "on"),
@@ -59,8 +61,9 @@ def started(monkeypatch, tmp_path):
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     seen = []
-    monkeypatch.setattr(generate, "_run", lambda config, *_, **__: seen.append(config) or [])
+    monkeypatch.setattr(generate, "make", lambda config, *_, **__: seen.append(config))
     monkeypatch.setattr(serve, "_build", lambda engine, **_: seen.append(serve.engine_config(engine)) or FakeService())
+    monkeypatch.setattr(checkpoint, "locate", lambda *_, **__: embedded_folder())  # the embedded one has no revisions
     monkeypatch.setattr(serve, "_listen", lambda *_: None)
     monkeypatch.setattr(serve, "_run", lambda service, *_: service())
     monkeypatch.setattr("talkies.server.logs.configure", lambda **_: None)
@@ -132,8 +135,8 @@ def test_a_wrong_value_is_refused_in_the_same_words_everywhere(started, tmp_path
     option, wrong = OPTIONS[name], SAMPLES[name][2]
     with pytest.raises(ConfigError) as caught:
         Engine.open(**{name: wrong})
-    words = str(caught.value)
     assert caught.value.param == name
+    words = str(caught.value).replace(f"{name}=", f"{option.flag} ")  # the flag is what a command line calls it
     file = tmp_path / "talkies.toml"
     file.write_text(f"{option.flag[2:]} = {json.dumps(wrong)}")
     for command in ("generate", "serve"):
@@ -177,7 +180,7 @@ def test_help_has_panels_and_cuts_no_name_in_80_columns(words):
     panels = [line.split("─ ")[1].split(" ─")[0] for line in done.stdout.splitlines() if line.startswith("╭─ ")]
     expected = {
         "serve": ["Model", "Memory", "Server", "Devices", "Advanced"],
-        "generate": ["Request", "Conditions", "Advanced", "Model", "Memory", "Devices"],
+        "generate": ["Request", "Several clips", "Conditions", "Advanced", "Model", "Memory", "Devices"],
         "plan": ["Devices", "Request", "Conditions", "Advanced", "Model", "Memory"],
     }
     if words[0] in expected:

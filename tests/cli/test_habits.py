@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
+import sys
 
 import pytest
 from typer.testing import CliRunner
 
 from talkies.cli import app
+from talkies.cli.clips.bar import Bar
+from talkies.engine.events import Progress
+from talkies.server import logs
 
 
 def run(*words):
@@ -57,3 +63,45 @@ def test_what_the_package_exports_can_be_seen():
     import talkies
 
     assert set(talkies.__all__) <= set(dir(talkies))
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_log_line_stands_above_the_progress_bar(monkeypatch):
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    try:
+        logs.configure(level="info", as_json=False)
+        with Bar(num_clips=2, quiet=False) as bar:
+            bar.clip_done()
+            bar.on_progress(Progress(stage="denoise", step=1, num_steps=4, fraction=0.5))
+            assert bar._bar.tasks[0].percentage == 75.0
+            assert bar._bar.tasks[0].fields["detail"] == "clip 2 of 2, 1/4"
+            assert sys.stderr is not terminal  # what is written to it now moves the bar down
+            written = []
+            monkeypatch.setattr(type(sys.stderr), "write", lambda _, text: written.append(text) or len(text))
+            logging.getLogger("talkies").warning("a streamed block was late")
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+    assert "a streamed block was late" in "".join(written)
+
+
+def test_quiet_says_nothing(monkeypatch, capsys):
+    with Bar(num_clips=1, quiet=True) as bar:
+        bar.stage("loading")
+        bar.clips([], ["it is silent"])
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.slow  # a server starts and ends
+def test_a_start_that_fails_ends_with_its_own_error_and_code(tmp_path, monkeypatch):
+    monkeypatch.setenv("TALKIES_DATA_DIR", str(tmp_path))
+    done = run("serve", "--port", "0", "--device", "cpu", "--vram-budget", "4GiB")
+    assert done.exit_code == 2
+    assert "error: --vram-budget has no meaning on a CPU (use --ram-budget, or --device cuda)" in done.stderr

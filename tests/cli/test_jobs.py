@@ -68,5 +68,5 @@ def test_another_server_on_the_port_is_named_as_one(stranger, answer):
 def test_a_key_that_no_header_can_carry_is_refused():
     done = CliRunner().invoke(app, ["jobs", "list", "--api-key", "schlüssel"])
     assert done.exit_code == 2, done.output
-    assert "api_key" in done.stderr
+    assert "--api-key" in done.stderr
     assert "schlüssel" not in done.stderr

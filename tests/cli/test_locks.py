@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from talkies.cli.lock_flags import lock
+from talkies.cli.clips.lock_flags import lock
 from talkies.errors import InvalidRequest
 from talkies.media.write.mp4 import write_mp4
 from talkies.request import Condition

@@ -45,7 +45,7 @@ def test_serve_asks_for_its_folder_in_one_line(talkies):
     done = talkies("serve")
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
-        "error: data_dir: there is no home folder to keep jobs and videos in"
+        "error: --data-dir: there is no home folder to keep jobs and videos in"
         " (give --data-dir (TALKIES_DATA_DIR), or set HOME)"
     ]
 
@@ -54,7 +54,7 @@ def test_a_tilde_is_named(talkies):
     done = talkies("serve", "--data-dir", "~/jobs")
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
-        "error: data_dir='~/jobs' begins with a home folder that is unknown (write the path out, or set HOME)"
+        "error: --data-dir '~/jobs' begins with a home folder that is unknown (write the path out, or set HOME)"
     ]
 
 

@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 
-from talkies.cli.repeat import repeated
+from talkies.cli.clips.repeat import repeated
 from talkies.errors import InvalidRequest
 from talkies.media.inspect.report import inspect
 from talkies.media.write.mp4 import write_mp4

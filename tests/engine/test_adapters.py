@@ -14,7 +14,7 @@ from PIL import Image
 from talkies import Engine, Target, VideoRequest
 from talkies.adapters.named_path import NamedPath
 from talkies.engine.config import EngineConfig, embedded_folder
-from talkies.engine.load import build
+from talkies.engine.load import build, checkpoint
 from talkies.engine.pipeline.run import RequestRun
 from talkies.engine.pipeline.sinks import ClipSink
 from talkies.errors import CheckpointError, ConfigError, InvalidRequest, UnsupportedTask
@@ -327,11 +327,11 @@ def test_a_request_takes_the_adapters_steps(few_steps, plain):
     [
         (
             {"num_sigmas": 50},
-            r"is 49 forwards, but adapter fast was distilled for 3 \(use num_forwards=3",
-            "num_inference_steps",
+            r"is 49 forwards, but adapter fast was distilled for 3 \(use num_sigmas=4",
+            "num_sigmas",
         ),
-        ({"video_shift": 12.0}, r"flow_shift=12.0, but adapter fast was distilled for 10.0", "flow_shift"),
-        ({"audio_shift": 3.0}, r"audio_flow_shift=3.0, but adapter fast was distilled for 2.0", "audio_flow_shift"),
+        ({"video_shift": 12.0}, r"video_shift=12.0, but adapter fast was distilled for 10.0", "video_shift"),
+        ({"audio_shift": 3.0}, r"audio_shift=3.0, but adapter fast was distilled for 2.0", "audio_shift"),
         ({"sigmas": (1.0, 0.5, 0.0)}, r"sigmas=\[1.0, 0.5, 0.0\], but adapter fast", "sigmas"),
         (
             {"adapters": (AdapterChoice(name="fast"), AdapterChoice(name="even"))},
@@ -359,4 +359,4 @@ def test_a_task_that_it_was_not_trained_for(tmp_path, few_steps):
 def test_two_with_steps_of_their_own_are_not_both_on(tmp_path):
     given = (distilled(tmp_path, "a", num_forwards=2), distilled(tmp_path, "b", num_forwards=3))
     with pytest.raises(ConfigError, match=r"a and b were each distilled .* --adapter b=PATH:0"):
-        build.parts_and_limits(EngineConfig(adapters=given))
+        checkpoint.parts_and_limits(EngineConfig(adapters=given))

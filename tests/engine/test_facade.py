@@ -63,7 +63,7 @@ def test_a_forked_process_is_told_to_open_its_own(embedded_engine):
         assert "spawn" in answer.read()
 
 
-@pytest.mark.parametrize("request_", ["a red ball", None, {"prompt": "a red ball"}])
+@pytest.mark.parametrize("request_", ["a red ball", 7, [], {"prompt": "a red ball"}])
 def test_what_is_no_request_is_named(embedded_engine, request_):
     with pytest.raises(InvalidRequest, match="must be a VideoRequest, got"):
         embedded_engine.generate(request_)

@@ -9,7 +9,8 @@ from talkies import Engine, VideoRequest
 from talkies.attention import flash3
 from talkies.attention.base import Trimmed
 from talkies.engine.pipeline import path as pipeline
-from talkies.engine.pipeline.step import denoise_step, view_of_step
+from talkies.engine.pipeline.forward.group import view_of_step
+from talkies.engine.pipeline.step import denoise_step
 from talkies.engine.worker.batching import Batcher
 from talkies.errors import ConfigError
 from talkies.kernels.fp8 import E4M3

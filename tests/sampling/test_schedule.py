@@ -71,7 +71,7 @@ def test_the_extreme_shifts_that_a_request_may_have_keep_every_point(shift):
     ("base", "shift"), [((1.0, 0.99999994, 0.0), MAX_SHIFT), ((1.0, 1e-38, 0.0), 1e-8), ((1.0, 1e-38, 0.0), 1e-300)]
 )
 def test_a_ladder_that_a_shift_collapses_is_refused(base, shift):
-    with pytest.raises(InvalidRequest, match="audio_flow_shift"):
+    with pytest.raises(InvalidRequest, match="audio_shift"):
         build_dual(base=base, video_shift=1.0, audio_shift=shift)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from talkies.capacity.demand import Demand, demand_of, num_forwards
 from talkies.engine.port.facts import Facts
 from talkies.engine.port.service import Job, JobEvent, OnEvent, OnOrder, ServiceInfo
-from talkies.errors import InvalidRequest, NotReady
+from talkies.errors import InvalidRequest, NotReady, TalkiesError
 from talkies.few_steps import AdapterFacts, Ladder
 from talkies.h3.clip_plan import plan
 from talkies.h3.geometry import Limits
@@ -102,6 +102,7 @@ class FakeService:
         )
         self.state: Literal["loading", "ready", "dead"] = state  # type: ignore[assignment]
         self.loading_stage: str | None = None
+        self.fatal: TalkiesError | None = None
         self.step_s, self.num_steps = step_s, num_steps
         self.release = threading.Event()
         self.runs: dict[str, int] = {}

@@ -100,7 +100,7 @@ def _routed(given: NamedPath, partitions: Sequence[str]) -> Routed:
     if not loaded:
         raise ConfigError(
             f"adapter {given.name} is for {' and '.join(parts)}, and loaded are {' and '.join(partitions)}",
-            hint="leave it out, load the other partition (--task-type combined), or say "
+            hint="leave it out, load the other partition (task_type=combined), or say "
             f'{{"tasks": [...]}} in {file.path.with_suffix(".json").name} beside it',
             param="adapters",
         )

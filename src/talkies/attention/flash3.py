@@ -142,7 +142,7 @@ class Flash3Fp8:
         if longest > self.max_rows:
             raise InvalidRequest(
                 f"attention over {longest} rows in fp8 is untested: its error is known up to {self.max_rows}",
-                hint="serve with --attention fa3, or ask for a shorter or smaller clip",
+                hint="use attention=fa3, or ask for a shorter or smaller clip",
                 param="attention",
             )
 

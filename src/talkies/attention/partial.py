@@ -34,7 +34,7 @@ def partial_of(name: str) -> PartialAttend:
     if name not in PARTIAL:
         raise ConfigError(
             f"ring_degree needs an attention that gives its log-sum-exp, and attention={name} does not here",
-            hint=f"use --attention {' or '.join(PARTIAL)}, or --ulysses-degree in place of --ring-degree",
+            hint=f"use attention={' or '.join(PARTIAL)}, or ulysses_degree in place of ring_degree",
             param="ring_degree",
         )
     return PARTIAL[name]

@@ -24,22 +24,23 @@ LEARNING_RATE = 0.2  # of one finished job
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Size:
-    """``rows`` of one forward, ``num_forwards`` of all outputs together, ``pixels`` to decode (frames included)."""
+    """``rows`` of one forward, ``num_forwards`` of all outputs together as far as a step cache runs them, ``pixels`` to
+    decode (frames included)."""
 
     rows: int
-    num_forwards: int
+    num_forwards: float
     pixels: int
 
     @property
     def row_forwards(self) -> float:
-        return float(self.rows * self.num_forwards)
+        return self.rows * self.num_forwards
 
 
 def size_of(demand: Demand) -> Size:
     """What a demand's seconds depend on."""
     return Size(
         rows=demand.rows,
-        num_forwards=demand.num_forwards * demand.num_outputs,
+        num_forwards=demand.forwards_to_run,
         pixels=demand.pixels,
     )
 
@@ -88,7 +89,7 @@ class CostModel:
         """From begin to file, on an idle worker."""
         return self.ratio * self.raw_seconds(size)
 
-    def left_s(self, *, num_forwards: int, step_s: float, pixels: int) -> float:
+    def left_s(self, *, num_forwards: float, step_s: float, pixels: int) -> float:
         """What is left of a job whose forwards take ``step_s`` each at present, with so many pixels to decode."""
         return num_forwards * step_s + pixels * self.pixel_s
 

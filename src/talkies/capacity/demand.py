@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from talkies.capacity.headers import Header, header_of
-from talkies.few_steps import ladder_of
 from talkies.h3.clip_plan import plan
 from talkies.h3.geometry import (
     Geometry,
@@ -26,6 +25,7 @@ from talkies.h3.geometry import (
 )
 from talkies.h3.locks import with_target_of_locks
 from talkies.h3.vision import Outline, Seen, SeenImage, SeenSound, SeenVideo
+from talkies.quality import OFF, CachePolicy, chosen, num_forwards_of
 from talkies.request import KEYFRAME_ROLES, Condition, Task, VideoRequest
 
 CHARS_PER_TOKEN = 3.5  # English prose in a Qwen vocabulary
@@ -76,6 +76,12 @@ class Demand:
     num_forwards: int
     num_outputs: int = 1
     headers: tuple[Header | None, ...] = ()  # of the conditions' files
+    cache: CachePolicy = OFF.policy  # what may leave out some of its forwards
+
+    @property
+    def forwards_to_run(self) -> float:
+        """Of all outputs, as far as is known before: whole ones, the parts of others added up."""
+        return self.num_forwards * self.num_outputs * (1 - self.cache.skipped)
 
     @property
     def text_tokens(self) -> int:
@@ -141,6 +147,7 @@ def demand_of(request: VideoRequest, limits: Limits, *, count_tokens: CountToken
         num_forwards=num_forwards(request, limits),
         num_outputs=request.num_outputs,
         headers=headers,
+        cache=chosen(request, limits.tiers, limits.adapters, limits.default_num_sigmas).policy,
     )
 
 
@@ -159,11 +166,7 @@ def of_clip(
 
 def num_forwards(request: VideoRequest, limits: Limits) -> int:
     """Of one output. Raises ``InvalidRequest`` for adapters that are not known, or not for its task."""
-    distilled = ladder_of(request, limits.adapters)
-    if distilled is not None:
-        return distilled[1].num_forwards
-    points = len(request.sigmas) if request.sigmas is not None else request.num_sigmas or limits.default_num_sigmas
-    return points - 1
+    return num_forwards_of(request, limits.adapters, limits.default_num_sigmas)
 
 
 def _counted(
@@ -253,7 +256,7 @@ def _sized(condition: Condition, header: Header | None, target: Geometry, limits
             for aspect in _aspects(limits)
         ]
         return max(clips, key=lambda clip: clip.pixels)
-    size = canvas_of_aspect(_aspect_of(header, limits), limits)
+    size = canvas_of_aspect(_aspect_of(header, limits), limits, of_picture=True)
     start = condition.start_time_s
     shown = math.floor((header.seconds - start) * limits.fps + 0.5)
     # A clip that is too short is refused when it is read.

@@ -55,17 +55,22 @@ def refusal(sizes: Sizes, demand: Demand, hardware: Hardware, wishes: Wishes, pl
         return ConfigError(
             f"{size} within {gib(hardware.vram_bytes)} of device memory needs {gib(host)} of host memory, "
             f"{gib(hardware.ram_bytes)} are given",
-            hint=f"use --ram-budget {_mib(host)} or more, --quantization fp8, --text-quantization fp8, "
-            "or a larger --vram-budget",
+            hint=f"use ram_budget={_mib(host)} or more, {_unused(wishes)}or a larger vram_budget",
             param="ram_budget",
         )
     best, least = _least(plans, hardware.ram_bytes), _least(plans, math.inf)
     vram, less = needed(best.peak_bytes), needed(least.peak_bytes)
-    what, hint = f"{size} needs a vram budget of at least {gib(vram)}", f"use --vram-budget {_mib(vram)} or more"
+    what, hint = f"{size} needs a vram budget of at least {gib(vram)}", f"use vram_budget={_mib(vram)} or more"
     if less < vram:  # what streams waits in host memory
         what += f" with {gib(hardware.ram_bytes)} of host memory"
-        hint += f", or --vram-budget {_mib(less)} with --ram-budget {_mib(host_needed(least))}"
+        hint += f", or vram_budget={_mib(less)} with ram_budget={_mib(host_needed(least))}"
     return ConfigError(f"{what}, {gib(hardware.vram_bytes)} are given", hint=f"{hint}; {fits}", param="vram_budget")
+
+
+def _unused(wishes: Wishes) -> str:
+    """The precisions that would need less and were not asked for."""
+    asked = (("quantization", wishes.quantize), ("text_quantization", wishes.text_quantize))
+    return "".join(f"{name}=fp8, " for name, one in asked if one.method != "fp8")
 
 
 def _mib(num_bytes: int) -> str:

@@ -31,10 +31,12 @@ def step_modulation_bytes(sizes: Sizes, demand: Demand) -> int:
 
 
 def held_bytes(sizes: Sizes, demand: Demand, *, whole_modulation: int) -> int:
-    """Of one request between its steps: rows and anchors, rotary tables, text, and the modulation of two steps or, up
-    to ``whole_modulation``, of all."""
+    """Of one request between its steps: rows and anchors, rotary tables, text, the modulation of two steps or, up to
+    ``whole_modulation``, of all, and what its step cache keeps."""
     c, e = sizes.dit, sizes.block_bytes
-    rows = 4 * 4 * (demand.video_rows * c.video_row_dim + demand.audio_rows * c.audio_in_channels)
+    one_set = 4 * (demand.video_rows * c.video_row_dim + demand.audio_rows * c.audio_in_channels)
+    rows = (4 + demand.cache.kept_rows) * one_set
+    rows += demand.cache.kept_streams * sizes.rows_here(demand.rows) * c.hidden_size * e
     rotary = demand.rows * 2 * c.num_angles * e
     text = demand.text_tokens * (c.hidden_size + c.text_dim) * e
     step = step_modulation_bytes(sizes, demand)

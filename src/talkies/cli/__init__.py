@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from talkies.cli import bench, convert, doctor, generate, inspect, jobs, plan, serve
+from talkies.cli import bench, calibrate, convert, doctor, generate, inspect, jobs, plan, serve
 from talkies.cli.common import print_in_any_encoding
 from talkies.cli.help_page import Command
 
@@ -12,7 +12,6 @@ app = typer.Typer(
     name="talkies",
     help="Joint audio-video diffusion: a prompt, frames or references in, one MP4 with sound in sync out.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -20,6 +19,7 @@ app.command("generate", cls=Command)(generate.generate)
 app.command("inspect")(inspect.inspect)
 app.command("convert")(convert.convert)
 app.command("plan", cls=Command)(plan.plan)
+app.command("calibrate", cls=Command)(calibrate.calibrate)
 app.command("doctor")(doctor.doctor)
 app.command("serve", cls=serve.ServeCommand, context_settings=serve.CONTEXT)(serve.serve)
 app.add_typer(jobs.app, name="jobs")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -88,6 +89,34 @@ def e2e(
         **engine,
     )
     _show(found, json)
+
+
+@app.command("quality", cls=Command)
+@reports_errors
+@takes_engine_options()
+def quality(
+    requests: Path | None = typer.Option(
+        None, metavar="FILE", help="Requests to measure, a JSON object a line; four prompts for t2va if absent."
+    ),
+    steps: list[int] = typer.Option([], help="Sigma points, repeatable; the checkpoint's own and 50 if absent."),
+    json: bool = JSON,
+    *,
+    engine: dict[str, Any],
+) -> None:
+    """What each tier of quality skips, saves and changes: against the same clips with nothing skipped."""
+    from talkies.benchmarks import quality as tiers
+    from talkies.benchmarks.calibrate import default_requests
+    from talkies.cli.calibrate import read_requests
+    from talkies.cli.common import say
+
+    wanted = default_requests() if requests is None else read_requests(requests)
+    found = tiers.report(wanted, steps or [None, 50], say, **engine)
+    if json:
+        print_json(found)
+        return
+    for name, values in found.items():
+        print(name)
+        _show(values, False)
 
 
 def _show(found: dict[str, Any], as_json: bool) -> None:

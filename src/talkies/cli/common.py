@@ -18,7 +18,8 @@ from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import typer
 
-from talkies.errors import ConfigError, TalkiesError
+from talkies.cli.flag_names import flag_names
+from talkies.errors import ConfigError, TalkiesError, retold
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -54,10 +55,24 @@ class Refusals:
             raise self.errors[0] if len(self.errors) == 1 else Refused(self.errors)
 
 
+def told_in_flags(error: TalkiesError, command: Callable[..., Any]) -> TalkiesError:
+    """The same error, with the flags of ``command`` in place of the arguments that they became."""
+    for one in error.errors if isinstance(error, Refused) else (error,):
+        retold(one, flag_names(command), " ")
+        if one.param in ("width", "height"):
+            one.param = "--size"  # which both come of
+    return error
+
+
+def say_error(error: TalkiesError, before: str = "") -> None:
+    """The one line of an error; ``before`` says what it is about."""
+    where = f"{error.param}: " if error.param and error.param not in error.message else ""
+    say(f"error: {before}{where}{error}".replace("\n", " "), logging.ERROR)
+
+
 def fail(error: TalkiesError) -> NoReturn:
     for one in error.errors if isinstance(error, Refused) else (error,):
-        where = f"{one.param}: " if one.param and one.param not in one.message else ""
-        say(f"error: {where}{one}".replace("\n", " "), logging.ERROR)
+        say_error(one)
     raise typer.Exit(error.exit_code)
 
 
@@ -79,8 +94,9 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
         try:
             return command(*args, **kwargs)
         except TalkiesError as error:
+            error = told_in_flags(error, command)
             if kwargs.get("json") is True:
-                print_json({"error": _as_json(error)})
+                print_json({"error": as_json(error)})
             fail(error)
         except KeyboardInterrupt as stop:
             say("cancelled")
@@ -91,7 +107,7 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
     return wrapped
 
 
-def _as_json(error: TalkiesError) -> dict[str, Any]:
+def as_json(error: TalkiesError) -> dict[str, Any]:
     """What a script reads in place of the object that it asked for; the line on stderr says the same."""
     return {"message": error.message, "hint": error.hint, "param": error.param, "code": error.code}
 

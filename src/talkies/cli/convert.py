@@ -20,7 +20,7 @@ def convert(
     ),
 ) -> None:
     """Convert a checkpoint between its two disk layouts; tensors keep their bits and dtypes."""
-    from talkies.engine.load.build import locate
+    from talkies.engine.load.checkpoint import locate
     from talkies.engine.load.convert import convert as run
     from talkies.errors import ConfigError
 

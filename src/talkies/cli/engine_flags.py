@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import typer
 
 from talkies.cli.config_file import read_config
-from talkies.engine.option_kinds import Option, either
+from talkies.engine.option_kinds import Option, either, show_options
 from talkies.engine.options import OPTIONS
 
 R = TypeVar("R")
@@ -39,10 +39,11 @@ def takes_engine_options(
             said = {row.name: given.pop(row.name) for row in rows}
             return command(**given, engine={name: value for name, value in said.items() if value not in (None, [])})
 
-        kept = [one for one in own.parameters.values() if one.name != "engine"]
-        kept += [_parameter(row, row.name in without_peers) for row in rows] + [_config()]
-        with_options.__signature__ = own.replace(parameters=kept)  # type: ignore[attr-defined]
-        with_options.__annotations__ = {one.name: one.annotation for one in kept}
+        def shown(row: Option) -> inspect.Parameter:
+            return _parameter(row, row.name in without_peers)
+
+        parameters = show_options(with_options, own, shown, rows, [_config()])
+        with_options.__annotations__ = {one.name: one.annotation for one in parameters}
         return with_options
 
     return decorate

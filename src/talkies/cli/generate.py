@@ -2,43 +2,62 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
-from talkies.cli.common import cleans_up, configure_logs, plain, print_json, reports_errors
+from talkies.cli.clips.batch import DEFAULT_PATTERN, is_pattern, wanted
+from talkies.cli.clips.dry_run import show_plan
+from talkies.cli.clips.flags import ClipFlags
+from talkies.cli.clips.make import Asked, check_places, config_for, make, make_all, planned
+from talkies.cli.clips.repeat import check_adapters, repeated
+from talkies.cli.common import configure_logs, reports_errors
 from talkies.cli.engine_flags import takes_engine_options
-from talkies.cli.lock_flags import lock
-from talkies.cli.repeat import check_adapters
-from talkies.cli.repeat import repeated as _repeated
 from talkies.errors import InvalidRequest
-from talkies.files.paths import local_path
-from talkies.media.reference_kinds import kind_of_uri
-from talkies.request import AdapterChoice, Condition, Kind, Target, VideoRequest
-from talkies.values import MAX_SIGMAS, MIN_SIGMAS, parse_size
-
-if TYPE_CHECKING:
-    from talkies.engine.events import OnProgress
-    from talkies.engine.port.facts import Facts
-
 
 REQUEST, CONDITIONS, ADVANCED = "Request", "Conditions", "Advanced"  # panels of --help
+BATCH = "Several clips"
 
 
 @reports_errors
 @takes_engine_options()
 def generate(
     prompt: str | None = typer.Argument(
-        None, help="A description of the clip in plain words, between quotes. It is required without --from."
+        None,
+        help="A description of the clip in plain words, between quotes; - reads it from stdin. It is required without "
+        "--from and --prompts.",
     ),
-    output: Path = typer.Option(
-        Path("clip.mp4"),
+    output: Path | None = typer.Option(
+        None,
         "-o",
         "--output",
-        help="The MP4 file to write. A file of that name is replaced.",
+        help="The MP4 file to write. A file of that name is replaced; {index:03}, {seed} and {prompt} in the name are "
+        "filled in. The default is clip.mp4.",
         rich_help_panel=REQUEST,
+    ),
+    prompts: Path | None = typer.Option(
+        None,
+        metavar="FILE",
+        help="Makes a clip of each line: a prompt, or a JSON object whose keys are flags of this command; - reads "
+        f"stdin. Clips that are there already are kept. Without --output their names are {DEFAULT_PATTERN}.",
+        rich_help_panel=BATCH,
+    ),
+    seeds: str | None = typer.Option(
+        None,
+        metavar="LIST",
+        help="Makes each prompt with several seeds, such as 1,2,7 or 1..4. By default it has the one of --seed.",
+        rich_help_panel=BATCH,
+    ),
+    overwrite: bool = typer.Option(
+        False, "--overwrite", help="Clips of a batch that are there already are made again.", rich_help_panel=BATCH
+    ),
+    dry_run: bool = typer.Option(
+        False,
+        "--dry-run",
+        help="Checks everything and shows what would be made: size, frames, seconds, forwards and rows.",
+        rich_help_panel=BATCH,
     ),
     source: Path | None = typer.Option(
         None,
@@ -98,6 +117,12 @@ def generate(
     audio_flow_shift: float | None = typer.Option(
         None,
         help="How far the noise levels of the sound are shifted towards noise. The default is the checkpoint's.",
+        rich_help_panel=REQUEST,
+    ),
+    quality: str | None = typer.Option(
+        None,
+        help="How much may be skipped: lossless runs every forward; high, medium and low leave out more and more of "
+        "them. The default is lossless.",
         rich_help_panel=REQUEST,
     ),
     task: str | None = typer.Option(
@@ -193,192 +218,104 @@ def generate(
         help="The log lines to show: debug, info, warning or error. By default they are warnings and errors.",
         rich_help_panel=ADVANCED,
     ),
+    quiet: bool = typer.Option(
+        False, "-q", "--quiet", help="Writes nothing to stderr but errors.", rich_help_panel=ADVANCED
+    ),
+    verbose: bool = typer.Option(
+        False,
+        "-v",
+        "--verbose",
+        help="Shows what was chosen and loaded, as --log-level info does.",
+        rich_help_panel=ADVANCED,
+    ),
     json: bool = typer.Option(
         False,
         "--json",
-        help="Writes the facts of the clip, or an error, as one JSON object on the last line of stdout.",
+        help="Writes the facts of the clip, or an error, as one JSON object on the last line of stdout; of several "
+        "clips a line for each.",
         rich_help_panel=ADVANCED,
     ),
     *,
     engine: dict[str, Any],
 ) -> None:
-    """Make a clip: picture and sound, in sync, from words alone, between given frames or after references."""
-    if log_level is not None:
-        configure_logs(log_level)
+    """Make a clip: picture and sound, in sync, from words alone, between given frames or after references; or many of
+    them, with --prompts and --seeds."""
+    if quiet and verbose:
+        raise InvalidRequest("--quiet and --verbose are both given", hint="give one of them", param="--quiet")
+    level = log_level or ("info" if verbose else None)
+    if level is not None:
+        configure_logs(level)
+    flags = ClipFlags(
+        prompt=_words(prompt, prompts),
+        seed=seed,
+        seconds=seconds,
+        frames=frames,
+        size=size,
+        aspect=aspect,
+        steps=steps,
+        forwards=forwards,
+        sigmas=sigmas,
+        flow_shift=flow_shift,
+        audio_flow_shift=audio_flow_shift,
+        quality=quality,
+        task=task,
+        outputs=outputs,
+        no_audio=no_audio,
+        no_record_inputs=no_record_inputs,
+        use_adapter=tuple(use_adapter),
+        no_adapters=no_adapters,
+        first_frame=first_frame,
+        last_frame=last_frame,
+        reference=tuple(reference),
+        soundtrack=soundtrack,
+        footage=footage,
+        redo_sound=redo_sound,
+        redo_picture=redo_picture,
+        fit=fit,
+    )
     # Then the clip's own references are not looked for.
-    replaced = bool(first_frame or last_frame or reference or soundtrack or footage)
-    base = _repeated(source, with_references=not replaced) if source is not None else None
-    if base is None and prompt is None:
-        raise InvalidRequest("prompt is missing", hint="talkies generate PROMPT, or --from CLIP.mp4", param="prompt")
-    if steps is not None and forwards is not None and steps != forwards + 1:
-        raise InvalidRequest(
-            f"--steps {steps} are {steps - 1} forwards, but --forwards says {forwards}",
-            hint="give one of them",
-            param="steps",
-        )
-    if forwards is not None and not MIN_SIGMAS <= forwards + 1 <= MAX_SIGMAS:
-        raise InvalidRequest(
-            f"--forwards {forwards} is outside {MIN_SIGMAS - 1}..{MAX_SIGMAS - 1}", hint="choose a value inside"
-        )
-    changes: dict[str, Any] = {
-        "prompt": prompt,
-        "seed": seed,
-        "num_sigmas": forwards + 1 if forwards is not None else steps,
-        "sigmas": _ladder(sigmas),
-        "video_shift": flow_shift,
-        "audio_shift": audio_flow_shift,
-        "task": task,
-        "fit": fit,
-        "num_outputs": outputs,
-        "audio": False if no_audio else None,
-        "record_inputs": False if no_record_inputs else None,
-        "adapters": _adapters(use_adapter, no_adapters),
-    }
-    keyframes = (("first", first_frame), ("last", last_frame))
-    conditions = [Condition(kind="image", uri=uri, role=role) for role, uri in keyframes if uri is not None]  # type: ignore[arg-type]
-    conditions += [Condition(kind=_kind(uri), uri=uri) for uri in reference]
-    conditions += lock("soundtrack", soundtrack, "--redo-sound", redo_sound)
-    conditions += lock("footage", footage, "--redo-picture", redo_picture)
-    if conditions:
-        changes["conditions"] = tuple(conditions)
-    changes["target"] = _target(base.target if base is not None else Target(), size, aspect, seconds, frames)
-    changes = {name: value for name, value in changes.items() if value is not None}
-    if "sigmas" in changes:  # each stands instead of the other that a repeated clip had
-        changes.setdefault("num_sigmas", None)
-    elif "num_sigmas" in changes:
-        changes["sigmas"] = None
-    request = VideoRequest(**changes) if base is None else base.replace(**changes)
+    base = repeated(source, with_references=not flags.names_media) if source is not None else None
+    is_batch = prompts is not None or seeds is not None or (output is not None and is_pattern(output))
+    if is_batch:
+        asked = [
+            Asked(request=one.request, paths=(one.path,), where={"index": one.index})
+            for one in wanted(flags, prompts, seeds, output, base)
+        ]
+    else:
+        request = flags.request(base)
+        paths = _paths(output or Path("clip.mp4"), request.num_outputs)
+        asked = [Asked(request=request, paths=tuple(paths), where={})]
 
-    from talkies.engine.config import EngineConfig
-    from talkies.engine.load.build import for_task, parts_and_limits
-    from talkies.media.write.destination import check_writable
+    from talkies.engine.load.checkpoint import parts_and_limits
 
-    paths = _paths(output, request.num_outputs)
-    inputs = [Path(local_path(c.uri)) for c in request.conditions if not c.uri.startswith(("http", "data:"))]
-    for path in paths:
-        check_writable(
-            path, inputs=[*inputs, *([source] if source else [])]
-        )  # before any work: a typo in -o must not cost a run
-    config = EngineConfig.of(engine)
-    if "task_type" not in engine:
-        config = for_task(config, request.resolved_task)  # a clip needs one DiT
+    config = config_for(engine, asked)
     if source is not None:
-        check_adapters(source, request, parts_and_limits(config)[1].adapters)
-    results = [facts.result() for facts in _run(config, request, paths, quiet=json)]
-    if json:
-        print_json(results[0] if len(results) == 1 else {"outputs": results})
+        known = parts_and_limits(config)[1].adapters
+        for one in asked:
+            check_adapters(source, one.request, known)
+    if dry_run:
+        show_plan(planned(config, asked), json=json)
+        return
+    check_places(asked, source=source, makes_folders=is_batch)
+    if is_batch:
+        make_all(config, asked, json=json, quiet=quiet, overwrite=overwrite)
+    else:
+        make(config, asked[0], json=json, quiet=quiet)
 
 
-def _run(config: Any, request: VideoRequest, paths: list[Path], *, quiet: bool) -> list[Facts]:
-    from rich.console import Console
-    from rich.markup import escape
-
-    console = Console(stderr=True)
-    with cleans_up(), _bar(console, quiet) as (note, on_progress):
-        note("loading")
-        from talkies.engine.engine import Engine
-        from talkies.engine.pipeline import path as pipeline
-
-        prepared = pipeline.prepare_ahead(config, request)  # a typo must not cost minutes of loading
-        engine = Engine.open_config(config)
-        try:
-            results = engine.render(request, paths, on_progress=on_progress, prepared=prepared)
-        finally:
-            engine.close()
-    if not quiet:
-        for warning in dict.fromkeys(w for r in results for w in r.warnings):
-            console.print(f"[yellow]note:[/] {escape(plain(warning))}")
-        for r in results:
-            total = sum(r.stages_s.values())
-            name = escape(plain(str(r.path)))
-            console.print(f"[bold]{name}[/]  {r.frames} frames, {r.seconds:.2f} s, made in {total:.1f} s")
-    return results
-
-
-class _bar:
-    """A progress line on stderr: stage, step, ETA. Silent under --json and where stderr is no terminal."""
-
-    def __init__(self, console: Any, quiet: bool) -> None:
-        from rich.progress import BarColumn, Progress, TextColumn
-
-        self._bar = Progress(
-            TextColumn("{task.description:<8}"),
-            BarColumn(),
-            TextColumn("{task.percentage:>3.0f}%"),
-            TextColumn("{task.fields[detail]}"),
-            console=console,
-            disable=quiet or not console.is_terminal,
-            transient=True,
-        )
-        self._id = self._bar.add_task("loading", total=1.0, detail="")
-
-    def __enter__(self) -> tuple[Any, OnProgress]:
-        self._bar.start()
-
-        def on_progress(p: Any) -> None:
-            eta = "" if p.eta_s is None else f", {p.eta_s:.1f} s left"
-            self._bar.update(self._id, description=p.stage, completed=p.fraction, detail=f"{p.step}/{p.num_steps}{eta}")
-
-        return (lambda text: self._bar.update(self._id, description=text)), on_progress
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+def _words(prompt: str | None, prompts: Path | None) -> str | None:
+    """``-`` is what stands on stdin. Raises ``InvalidRequest``."""
+    if prompt != "-":
+        return prompt
+    if str(prompts) == "-":
+        raise InvalidRequest("prompt - and --prompts - both read stdin", hint="give one of them", param="prompt")
+    try:
+        return sys.stdin.read().strip()
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"prompt - is not text: {error}", hint="pipe UTF-8 into it", param="prompt") from None
 
 
 def _paths(output: Path, count: int) -> list[Path]:
     if count == 1:
         return [output]
     return [output.with_name(f"{output.stem}-{i}{output.suffix}") for i in range(count)]
-
-
-def _target(
-    given: Target, size: str | None, aspect: str | None, seconds: float | None, frames: int | None
-) -> Target | None:
-    """``given`` with the canvas, the length or both replaced; ``None`` if neither is."""
-    changes: dict[str, Any] = {}
-    if size is not None or aspect is not None:
-        width, height = parse_size(size) if size is not None else (None, None)
-        changes |= {"width": width, "height": height, "aspect": aspect}
-    if seconds is not None or frames is not None:
-        changes |= {"seconds": seconds, "num_frames": frames}
-    return replace(given, **changes) if changes else None
-
-
-def _adapters(names: list[str], none: bool) -> tuple[AdapterChoice, ...] | None:
-    """``NAME`` or ``NAME:STRENGTH`` of each; ``None`` if nothing is said."""
-    if none and names:
-        raise InvalidRequest(
-            f"--no-adapters and --use-adapter {names[0]} exclude each other", hint="give one of them", param="adapters"
-        )
-    chosen = []
-    for text in names:
-        name, colon, strength = text.partition(":")
-        try:
-            chosen.append(AdapterChoice(name=name, strength=float(strength) if colon else 1.0))
-        except ValueError:
-            raise InvalidRequest(
-                f"--use-adapter {text}: {strength!r} is not a number", hint="for example film:0.8", param="adapters"
-            ) from None
-    return tuple(chosen) if names or none else None
-
-
-def _kind(uri: str) -> Kind:
-    kind = kind_of_uri(uri)
-    if kind is None:
-        raise InvalidRequest(
-            f"--reference {uri[:80]}: its name does not say whether it is a picture, a video or a sound",
-            hint="give it its usual suffix, such as .png, .mp4 or .wav",
-            param="reference",
-        )
-    return kind
-
-
-def _ladder(text: str | None) -> tuple[float, ...] | None:
-    if text is None:
-        return None
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise InvalidRequest(
-            f"sigmas={text!r} is not a list of numbers", hint="for example 1,0.75,0.5,0.25,0", param="sigmas"
-        ) from None

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 RELEASED = "minimax-h3"
 PLANNED = (
     "task_type",
+    "revision",
     "quantization",
     "text_quantization",
     "quantization_exclude",
@@ -39,6 +40,7 @@ PLANNED = (
 # Of these the ones that decide precision or place; where none is stated, all precisions are tried.
 DECIDED = frozenset(PLANNED) - {
     "task_type",
+    "revision",
     "vram_budget",
     "ram_budget",
     "num_gpus",
@@ -122,7 +124,7 @@ def plan(
     from talkies.codecs.limits import limits_of
     from talkies.engine.config import EngineConfig
     from talkies.engine.load import planning, proposals
-    from talkies.engine.load.build import parts_and_limits
+    from talkies.engine.load.checkpoint import checkpoint_of, with_adapters
     from talkies.h3.config import DiTConfig
     from talkies.h3.geometry import Limits
     from talkies.h3.partitions import PARTITION_TASKS, find_parts
@@ -130,21 +132,26 @@ def plan(
 
     config = EngineConfig.of({"model": model, **engine})
     if model == RELEASED:
+        if config.revision is not None:
+            raise ConfigError(
+                f"revision={config.revision}, but the sizes of {RELEASED} are known without a file of it",
+                hint="leave it out, or name a model on the hub",
+                param="revision",
+            )
         config.mesh.check(DiTConfig(), head_groups=config.head_groups)
         dit = shard_config(DiTConfig(), config.tensor_parallel)
         served = len(PARTITION_TASKS) if config.task_type == "combined" else 1
         text = TextSizes(shards=config.text_tensor_parallel)
         sizes = Sizes(dit=dit, text=text, mesh=config.mesh, num_partitions=served)
-        limits, partitions = Limits(), tuple(PARTITION_TASKS)
+        limits, adapters = Limits(), open_adapters(config.adapters, tuple(PARTITION_TASKS))
     else:
-        parts = parts_and_limits(config)[0]
-        partitions = tuple(parts.transformers)
+        known = checkpoint_of(config, headers_only=True)
         sizes = planning.sizes_of(
-            parts, on_gpu=True, dtype=torch.bfloat16, mesh=config.mesh, num_text=config.text_tensor_parallel
+            known.parts, on_gpu=True, dtype=torch.bfloat16, mesh=config.mesh, num_text=config.text_tensor_parallel
         )
-        limits = limits_of(find_parts(parts.root))  # the clip of a plan stands for any task
-    adapters = open_adapters(config.adapters, partitions)  # a distilled one has its own number of forwards
-    limits = replace(limits, adapters=tuple(one.facts for one in adapters))
+        limits = limits_of(find_parts(known.parts.root))  # the clip of a plan stands for any task
+        adapters = known.adapters
+    limits = with_adapters(limits, adapters)  # a distilled one has its own number of forwards
     width, height = parse_size(size) if size is not None else (None, None)
     roles = ("first", "last")[:keyframes]
     request = VideoRequest(

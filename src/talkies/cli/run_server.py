@@ -54,6 +54,8 @@ def run(
     if starting.failure is not None:
         raise starting.failure
     if failed.is_set() or not server.started:
+        if starting.service is not None and starting.service.fatal is not None:
+            raise starting.service.fatal
         raise TalkiesError("the engine did not start", hint="its error is in the lines above")
 
 

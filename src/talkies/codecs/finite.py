@@ -18,7 +18,7 @@ def require_finite(x: Tensor, stage: str) -> Tensor:
         if not bool(torch.isfinite(low) & torch.isfinite(high)):
             raise NumericsError(
                 f"{stage} produced values that are not finite",
-                hint="retry with --dtype float32, or without quantization; if it stays, the weights are damaged",
+                hint="retry with dtype=float32, or without quantization; if it stays, the weights are damaged",
                 param=stage,
             )
     return x

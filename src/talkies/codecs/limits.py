@@ -12,6 +12,7 @@ from talkies.codecs.video.config import VideoVAEConfig
 from talkies.errors import CheckpointError
 from talkies.files.card import read_card
 from talkies.files.json_files import read_json
+from talkies.files.step_caches import read_tiers
 from talkies.h3.geometry import Limits
 from talkies.h3.partitions import Parts
 from talkies.h3.release_schedule import read_schedule
@@ -58,6 +59,7 @@ def limits_of(parts: Parts) -> Limits:
         "vision": PatchConfig.load(parts.processor).sizes,
         "tasks": parts.tasks,
         "card": read_card(parts.root),
+        "tiers": read_tiers(parts.root),
     }
     modular = parts.root / "modular_model_index.json"
     if modular.is_file():

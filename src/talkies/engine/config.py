@@ -127,7 +127,7 @@ def mesh_on(config: EngineConfig, device: torch.device) -> Mesh:
             stated = "tensor_parallel" if mesh.tensor == mesh.size else "ulysses_degree"
             raise ConfigError(
                 f"{mesh.described()} need {mesh.size} devices, but torch {torch.__version__} sees {count}",
-                hint=f"use degrees whose product is at most {count}, or --device cpu",
+                hint=f"use degrees whose product is at most {count}, or device=cpu",
                 param=stated,
             )
     return mesh
@@ -168,7 +168,7 @@ def _device(name: str) -> torch.device:
         if not torch.cuda.is_available() or (device.index or 0) >= count:
             raise ConfigError(
                 f"device={name!r} is not there: torch {torch.__version__} sees {count} CUDA devices",
-                hint="use --device cpu, or install a CUDA build of torch",
+                hint="use device=cpu, or install a CUDA build of torch",
                 param="device",
             )
     return indexed(device)

@@ -5,9 +5,10 @@ No torch: the command line builds its flags from options before anything is load
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from talkies.errors import ConfigError
 Panel = Literal["Model", "Memory", "Devices", "Advanced"]
 Kind = Literal["word", "words", "count", "size", "named_paths"]
 UNITS = " KMGT"
+TOGETHER = "engine"  # the parameter of a command that gets all options that were stated
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,3 +125,18 @@ def parse_bytes(name: str, value: Any) -> int | None:
 def either(words: tuple[str, ...]) -> str:
     """``a, b or c``."""
     return f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else words[0]
+
+
+def show_options(
+    function: Callable[..., Any],
+    own: inspect.Signature,
+    shown: Callable[[Option], inspect.Parameter],
+    rows: Iterable[Option],
+    more: Iterable[inspect.Parameter] = (),
+) -> list[inspect.Parameter]:
+    """``function`` gets the signature ``own`` with a parameter for each of ``rows`` in place of the one that takes them
+    together (``**options``, or ``engine`` of a command), and then ``more``. Returns its parameters."""
+    kept = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD and one.name != TOGETHER]
+    parameters = [*kept, *map(shown, rows), *more]
+    function.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return parameters

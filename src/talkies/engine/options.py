@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self, TypeVar
 
 from talkies.adapters.named_path import NamedPath
-from talkies.engine.option_kinds import Kind, Option, Panel
+from talkies.engine.option_kinds import Kind, Option, Panel, show_options
 from talkies.errors import ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -56,6 +56,12 @@ class EngineOptions:
         choices=("combined", "fl2va", "ref2va"),
         peers=("--model-variant",),
     )
+    revision: str | None = option(
+        None,
+        "The branch, tag or commit of a model on the hub; its main branch if absent.",
+        "Model",
+        hint="give a branch, a tag or a commit",
+    )
     quantization: Literal["none", "fp8"] = option(
         "none",
         "The precision of the DiT's blocks: fp8 converts their linear layers to e4m3 while they load, which saves "
@@ -84,6 +90,13 @@ class EngineOptions:
         "Model",
         kind="named_paths",
         flag="--adapter",
+    )
+    step_caches: str | None = option(
+        None,
+        "The file of talkies calibrate that says what the qualities high, medium and low skip, or none to refuse them. "
+        "By default it is the checkpoint's own.",
+        "Model",
+        hint="give a file that talkies calibrate has written, or none",
     )
     offload: Literal["auto", "none", "layer", "module"] = option(
         "auto",
@@ -331,12 +344,12 @@ OPTIONS: Mapping[str, Option] = _table()
 def takes_options(function: F) -> F:
     """Shows the table's options as keywords of a function that takes ``**options``."""
     own = inspect.signature(function)
-    kept = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
     types = {one.name: one.type for one in fields(EngineOptions)}
-    kept += [
-        inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=types[one.name])
-        for one in OPTIONS.values()
-        if one.name not in own.parameters
-    ]
-    function.__signature__ = own.replace(parameters=kept)  # type: ignore[attr-defined]
+
+    def shown(row: Option) -> inspect.Parameter:
+        return inspect.Parameter(
+            row.name, inspect.Parameter.KEYWORD_ONLY, default=row.default, annotation=types[row.name]
+        )
+
+    show_options(function, own, shown, [row for row in OPTIONS.values() if row.name not in own.parameters])
     return function

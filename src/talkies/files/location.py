@@ -9,9 +9,11 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-from talkies.errors import CheckpointError
+from talkies.errors import CheckpointError, ConfigError
 from talkies.files.card import FILE_NAME as CARD_FILE
 from talkies.files.home import base_folder, expanded
+from talkies.files.hub import Choose, download, headers
+from talkies.files.step_caches import FILE_NAME as STEP_CACHES_FILE
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 SAMPLE_BYTES = 65_536
@@ -19,16 +21,29 @@ NUM_SAMPLES = 8
 SMALL_FILE_BYTES = 16 * 2**20
 
 
-def resolve_checkpoint(path_or_hub_id: str | Path) -> Path:
-    """A local folder or file as it is; a hub id (``owner/name``) downloaded, or taken from the local cache.
+def resolve_checkpoint(
+    path_or_hub_id: str | Path,
+    choose: Choose = lambda files: list(files) or ["*"],
+    *,
+    revision: str | None = None,
+    headers_only: bool = False,
+) -> Path:
+    """A local folder or file as it is; of a hub id (``owner/name``) the files that ``choose`` picks, downloaded or
+    taken from the local cache. ``headers_only``: of weights no more than shapes can be read.
 
     Raises ``CheckpointError`` in one line when it is neither, the hub cannot be reached, or there is no place to keep
-    it, and ``ConfigError`` for a ``~`` without a home.
+    it, and ``ConfigError`` for a ``~`` without a home and for the revision of a folder.
     """
     local = expanded(path_or_hub_id, "model")
-    if local.exists():
-        return local
     name = str(path_or_hub_id)
+    if local.exists():
+        if revision is not None:
+            raise ConfigError(
+                f"revision={revision}, but {name} is a local folder, which has none",
+                hint="leave it out, or give a hub id",
+                param="revision",
+            )
+        return local
     if not HUB_ID.fullmatch(name):
         raise CheckpointError(f"no checkpoint at {name}", hint="pass a folder, or a hub id such as owner/name")
     named = any(os.environ.get(variable) for variable in ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"))
@@ -37,24 +52,15 @@ def resolve_checkpoint(path_or_hub_id: str | Path) -> Path:
             f"{name} is not a local folder, and there is no home folder to keep a download in",
             hint="set HF_HOME to a folder, or download it and pass its folder",
         )
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(name))
-    except Exception as error:  # the client raises its own, its HTTP library's and the system's errors alike
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise CheckpointError(
-            f"{name} is not a local folder and cannot be fetched from the hub: {reason}",
-            hint="download it once where there is a network, then pass its folder",
-        ) from None
+    return (headers if headers_only else download)(name, revision, choose)
 
 
 def model_hash(folder: Path | str) -> str:
     """A stable sha256 of a checkpoint that reads a few MB of it, whatever its size.
 
-    Leaves out prose (``*.md``) and ``card.json``: a corrected model card is not another model. Covers every other
-    file's relative name and size; small files whole; of large ones their start (a safetensors header included) and
-    evenly spaced samples.
+    Leaves out prose (``*.md``), ``card.json`` and ``step_caches.json``: a corrected model card is not another model.
+    Covers every other file's relative name and size; small files whole; of large ones their start (a safetensors header
+    included) and evenly spaced samples.
     Not a proof of integrity: a changed byte between samples goes unseen.
     """
     root = Path(folder)
@@ -92,5 +98,5 @@ def _head_bytes(first: bytes, size: int) -> int:
 
 
 def _ignored(path: Path, root: Path) -> bool:
-    is_card = path.suffix == ".md" or path == root / CARD_FILE
+    is_card = path.suffix == ".md" or path in (root / CARD_FILE, root / STEP_CACHES_FILE)
     return is_card or any(part.startswith(".") for part in path.relative_to(root).parts)

@@ -6,6 +6,7 @@ from talkies.errors import InvalidRequest, UnsupportedTask
 from talkies.few_steps import checked_ladder
 from talkies.h3 import geometry
 from talkies.h3.geometry import Geometry, Limits
+from talkies.quality import chosen
 from talkies.request import Task, VideoRequest
 from talkies.values import parse_ratio, plain
 
@@ -39,13 +40,17 @@ def plan(request: VideoRequest, limits: Limits, *, auto_aspect: float | None = N
         named = target.aspect if target.aspect not in (None, "auto", "adaptive") else None
         if named is not None:
             aspect = parse_ratio(named)
-        width, height = geometry.canvas_of_aspect(aspect or parse_ratio(limits.default_aspect), limits)
+        width, height = geometry.canvas_of_aspect(
+            aspect or parse_ratio(limits.default_aspect), limits, of_picture=named is None and aspect is not None
+        )
     return geometry.geometry_of(width, height, _frames(request, limits), limits)
 
 
 def plan_notes(request: VideoRequest, made: Geometry, limits: Limits) -> list[str]:
-    """For the user: a length that was snapped, and words that the checkpoint has never seen."""
-    return [*snap_notes(request, made), *limits.card.notes(request.prompt)]
+    """For the user: a length that was snapped, words that the checkpoint has never seen, and what is not known of the
+    step cache."""
+    cache = chosen(request, limits.tiers, limits.adapters, limits.default_num_sigmas)
+    return [*snap_notes(request, made), *limits.card.notes(request.prompt), *cache.notes]
 
 
 def snap_notes(request: VideoRequest, made: Geometry) -> list[str]:

@@ -14,6 +14,7 @@ from talkies.errors import InvalidRequest
 from talkies.few_steps import AdapterFacts
 from talkies.files.card import Card
 from talkies.h3.vision import VisionSizes
+from talkies.quality import Tiers
 from talkies.values import NAMED_RATIOS
 
 
@@ -47,6 +48,7 @@ class Limits:
     named_ratios: Mapping[str, tuple[int, int]] = field(default_factory=lambda: dict(NAMED_RATIOS))
     card: Card = field(default_factory=Card)  # what it says of itself
     adapters: tuple[AdapterFacts, ...] = ()  # that the operator gave, in the order in which they are applied
+    tiers: Tiers = field(default_factory=Tiers)  # of ``quality``
 
     @property
     def canvas_multiple(self) -> int:
@@ -145,16 +147,19 @@ def audio_latents_of(num_frames: int, limits: Limits) -> int:
     return round(num_frames / limits.fps * limits.audio_latents_per_second)
 
 
-def canvas_of_aspect(aspect: float, limits: Limits) -> tuple[int, int]:
+def canvas_of_aspect(aspect: float, limits: Limits, *, of_picture: bool = False) -> tuple[int, int]:
     """(width, height) for ``aspect = width / height``: short edge, area cap, nearest multiple (half to even).
 
-    Raises ``InvalidRequest`` outside ``1:max_aspect .. max_aspect:1``.
+    ``of_picture``: a picture gives the ratio, and not a word of the request. Raises ``InvalidRequest`` outside
+    ``1:max_aspect .. max_aspect:1``.
     """
     if not (1 / limits.max_aspect <= aspect <= limits.max_aspect):
         raise InvalidRequest(
             f"aspect ratio {aspect:.4g} (width / height) is outside 1:{limits.max_aspect}..{limits.max_aspect}:1",
-            hint="crop the picture, or choose one of " + ", ".join(limits.named_ratios),
-            param="aspect_ratio",
+            hint=("crop the picture, or choose" if of_picture else "choose")
+            + " one of "
+            + ", ".join(limits.named_ratios),
+            param="aspect",
         )
     edge = limits.canvas_short_edge
     width, height = (edge * aspect, float(edge)) if aspect >= 1 else (float(edge), edge / aspect)

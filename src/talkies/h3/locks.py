@@ -90,9 +90,9 @@ def plan_lock(condition: Condition, geometry: Geometry, limits: Limits) -> LockP
         )
     if made.start >= made.stop:
         raise InvalidRequest(
-            f"start_time_seconds={plain(first_s)} and end_time_seconds={plain(last_s)} are less than a frame apart",
+            f"start_time_s={plain(first_s)} and end_time_s={plain(last_s)} are less than a frame apart",
             hint=f"a frame takes {1 / geometry.fps:.3f} seconds",
-            param="end_time_seconds",
+            param="end_time_s",
         )
     if made == (0, num_given):
         raise InvalidRequest(
@@ -156,7 +156,7 @@ def with_target_of_locks(
     shortest of them (``seconds``). What it names itself stays."""
     target = request.target
     if aspect is not None and target.width is None and target.aspect in (None, "auto", "adaptive"):
-        width, height = canvas_of_aspect(aspect, limits)
+        width, height = canvas_of_aspect(aspect, limits, of_picture=True)
         target = replace(target, width=width, height=height, aspect=None)
     if seconds is not None and _leaves_length(request):
         target = replace(target, num_frames=frames_of_lock(seconds, limits))
@@ -168,14 +168,14 @@ def _window_s(condition: Condition, geometry: Geometry) -> tuple[float, float]:
     first, last = condition.start_time_s, condition.end_time_s
     if first >= length:
         raise InvalidRequest(
-            f"start_time_seconds={plain(first)} is outside the clip of {length:.3f} s",
+            f"start_time_s={plain(first)} is outside the clip of {length:.3f} s",
             hint="start earlier",
-            param="start_time_seconds",
+            param="start_time_s",
         )
     if last is not None and last > length + HALF_MS + 1e-9:
         raise InvalidRequest(
-            f"end_time_seconds={plain(last)} is outside the clip of {length:.3f} s",
+            f"end_time_s={plain(last)} is outside the clip of {length:.3f} s",
             hint="leave it out to make all from the start on anew",
-            param="end_time_seconds",
+            param="end_time_s",
         )
     return first, length if last is None else min(last, length)

@@ -7,7 +7,7 @@ transformer/`` and a ``model_index.json`` whose ``_minimax_h3`` states the parti
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,50 @@ from talkies.h3.geometry import Limits
 
 PARTITION_TASKS: Mapping[str, tuple[str, ...]] = {"fl2va": ("t2va", "fl2va"), "ref2va": ("ref2va",)}
 ORIGINAL_FOLDERS: Mapping[str, str] = {"FL2VA": "fl2va", "Ref2VA": "ref2va"}
+
+
+PORT_FOLDERS: Mapping[str, str] = {"fl2va": "transformer", "ref2va": "transformer_ref"}
+SHARED_FOLDERS = (
+    *("vae", "video_vae", "visual_vae", "audio_vae"),
+    *("text_encoder", "tokenizer", "processor", "scheduler"),
+)
+PROSE = (".json", ".md", ".txt", ".jinja")  # at the top of a folder
+NEVER_READ = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf", ".mp4", ".gif", ".png", ".jpg")
+
+
+def needed_files(files: Sequence[str], task_type: str) -> list[str]:
+    """Of a repository's files those that are read when ``task_type`` is served: one partition or all, of one layout,
+    the one that :func:`find_parts` prefers. Without a list (no network), patterns of them in either layout.
+
+    Raises ``ConfigError`` for a partition that the repository does not have."""
+    wanted = tuple(PARTITION_TASKS) if task_type == "combined" else (task_type,)
+    if not files:
+        originals = [f"{folder}/*" for folder, name in ORIGINAL_FOLDERS.items() if name in wanted]
+        ports = [f"{folder}/*" for folder in (*SHARED_FOLDERS, *(PORT_FOLDERS[name] for name in wanted))]
+        return [*originals, *ports, *(f"*{suffix}" for suffix in PROSE)]
+    folders = {name.partition("/")[0] for name in files if "/" in name}
+    found = [folder for folder, name in ORIGINAL_FOLDERS.items() if name in wanted and folder in folders]
+    is_one = not folders.isdisjoint(("video_vae", "visual_vae"))  # a single partition of the original layout
+    has = [name for folder, name in ORIGINAL_FOLDERS.items() if folder in folders]
+    has += [name for name, folder in PORT_FOLDERS.items() if folder in folders and name not in has]
+    if has and not is_one and not set(wanted) & set(has):
+        raise ConfigError(
+            f"task_type={task_type}, but the checkpoint has {', '.join(has)}",
+            hint="use task_type=combined",
+            param="task_type",
+        )
+    kept = [name for name in files if "/" not in name and name.endswith(PROSE)]
+    for place, folder in enumerate(found or [""]):
+        # Parts that both partitions have are read from the first.
+        parts = ("transformer",) if folder or is_one else tuple(PORT_FOLDERS[name] for name in wanted)
+        parts = parts if place else (*SHARED_FOLDERS, *parts)
+        prefix = f"{folder}/" if folder else ""
+        for name in files:
+            top, slash, _ = name.removeprefix(prefix).partition("/")
+            is_here = name.startswith(prefix) and (top in parts if slash else bool(folder) and name.endswith(PROSE))
+            if is_here and not name.endswith(NEVER_READ):
+                kept.append(name)
+    return kept
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,11 +104,7 @@ def find_parts(folder: Path | str) -> Parts:
         if stated not in PARTITION_TASKS:
             raise CheckpointError(f"{root / 'model_index.json'}: unknown partition {stated!r}", param=str(root))
         return _original(root, {str(stated): root})
-    transformers = {
-        name: root / sub
-        for name, sub in (("fl2va", "transformer"), ("ref2va", "transformer_ref"))
-        if (root / sub).is_dir()
-    }
+    transformers = {name: root / sub for name, sub in PORT_FOLDERS.items() if (root / sub).is_dir()}
     return _checked(root, "port", root, transformers, (_index(root),))
 
 
@@ -77,7 +117,7 @@ def narrowed(parts: Parts, limits: Limits, task_type: str) -> tuple[Parts, Limit
         found = f"{', '.join(parts.transformers)} ({', '.join(limits.tasks)})"
         raise ConfigError(
             f"task_type={task_type}, but the checkpoint has {found}",
-            hint="use --task-type combined",
+            hint="use task_type=combined",
             param="task_type",
         )
     transformers = {task_type: parts.transformers[task_type]}

@@ -147,7 +147,7 @@ class ModulationTable:
         params = [self.params[self._entry[pair]] for pair in plan.pairs]
         return params, [self.output[self._timestep[t]] for t in plan.timesteps]
 
-    def moved(self, device: torch.device, *, pin: bool = False) -> ModulationTable:
+    def moved(self, device: torch.device, *, pin: bool) -> ModulationTable:
         """The same table elsewhere; ``pin`` for host memory that a GPU can read while it works."""
         tensors = [t.to(device) for t in (self.params, self.output)]
         params, output = (t.pin_memory() for t in tensors) if pin else tensors

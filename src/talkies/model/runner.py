@@ -8,6 +8,7 @@ S rows, L text rows, D hidden.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -50,16 +51,19 @@ class Runner:
     """All that a request needs to have run of one DiT, wherever its weights are and however many ranks have a share.
 
     With ``sharing``, ``blocks`` takes this rank's rows, and their view and modulation, cut; ``None``: all rows.
+    ``total`` sums a few values over all ranks, so that all decide alike by them; one rank's are its own.
     """
 
     blocks: BlockRunner
     refine_text: TextRefiner
     sharing: Sharing | None = None
+    total: Callable[[Tensor], Tensor] = lambda values: values
 
 
 @dataclass(frozen=True, slots=True)
 class BlockRun:
-    """The blocks of one forward, with the view and the modulation that they need: what a step cache is handed.
+    """The blocks of one forward, with the view and the modulation that they need. ``first_row``: which row of the
+    sequence is the first of this rank's.
 
     ``run(x)`` is the whole forward. ``run(x, 0, 4)`` and ``run(x, 4)`` are its first four blocks and the rest: the
     parts may be called in turn, and one that is not called costs nothing.
@@ -69,6 +73,7 @@ class BlockRun:
     view: RowView
     modulation: StepModulation
     num_blocks: int
+    first_row: int = 0
 
     def __call__(self, x_SD: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
         """Returns [S, D]; ``x_SD`` is left as it was."""

@@ -35,5 +35,7 @@ def runner_of(dit: PackedDiT, *, graphs: Graphs | None = None, groups: RankGroup
     blocks: BlockRunner = dit.run_blocks
     if graphs is not None:
         blocks = GraphedBlocks(blocks, dit, graphs)
-    shares_rows = groups is not None and groups.mesh.num_shares > 1
-    return Runner(blocks, dit.refine_text, RowSharing(groups) if groups is not None and shares_rows else None)
+    if groups is None:
+        return Runner(blocks, dit.refine_text)
+    sharing = RowSharing(groups) if groups.mesh.num_shares > 1 else None
+    return Runner(blocks, dit.refine_text, sharing, groups.total)

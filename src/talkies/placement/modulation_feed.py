@@ -41,7 +41,7 @@ class ModulationFeed:
             for runs in {runs for plan in table.steps for runs in (plan.rows, plan.output_rows)}:
                 runs.index(device)
         whole = table.all_steps_bytes <= whole_bytes
-        self._all = table.moved(device).all_steps() if whole else None
+        self._all = table.moved(device, pin=False).all_steps() if whole else None
         self._ahead: tuple[int, StepModulation, torch.cuda.Event] | None = None
 
     def step(self, index: int) -> StepModulation:

@@ -118,11 +118,11 @@ def build_dual(
             raise InvalidRequest(
                 f"num_sigmas={num_sigmas}, but this checkpoint was distilled for {positions.shape[0]} sigma points",
                 hint="leave the number of steps out",
-                param="num_inference_steps",
+                param="num_sigmas",
             )
         # A distilled ladder is used point by point: it has no duplicates to collapse.
         video, audio = shifted(positions, video_shift), shifted(positions, audio_shift)
-        for name, shift, sigmas in (("flow_shift", video_shift, video), ("audio_flow_shift", audio_shift, audio)):
+        for name, shift, sigmas in (("video_shift", video_shift, video), ("audio_shift", audio_shift, audio)):
             if not (sigmas[1:] < sigmas[:-1]).all():
                 raise InvalidRequest(
                     f"{name}={shift:g} leaves equal neighbours of the {positions.shape[0]} sigmas in float32",
@@ -134,7 +134,7 @@ def build_dual(
             raise InvalidRequest(
                 f"num_sigmas={num_sigmas}: the terminal 0 is one of them, so a forward needs two",
                 hint="use at least 2",
-                param="num_inference_steps",
+                param="num_sigmas",
             )
         positions = torch.linspace(1.0, 0.0, num_sigmas, dtype=torch.float32)
         # The shift squeezes the grid near 1, where float32 neighbours can coincide.
@@ -144,7 +144,7 @@ def build_dual(
         raise InvalidRequest(
             f"num_sigmas={num_sigmas} leaves {video.shape[0]} distinct video and {audio.shape[0]} audio points",
             hint="use fewer steps: both modalities take every step together",
-            param="num_inference_steps",
+            param="num_sigmas",
         )
     return DualSchedule(video, audio)
 

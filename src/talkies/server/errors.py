@@ -25,10 +25,20 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Match
 
-from talkies.errors import InvalidRequest, OutputError, TalkiesError
+from talkies.errors import InvalidRequest, OutputError, TalkiesError, retold
 
 log = logging.getLogger(__name__)
 MAX_MESSAGE_CHARS = 600
+# Fields of the API whose arguments in Python, which errors name, are called something else.
+FIELDS: Mapping[str, str] = {
+    "num_sigmas": "num_inference_steps",
+    "num_outputs": "num_outputs_per_prompt",
+    "video_shift": "flow_shift",
+    "audio_shift": "audio_flow_shift",
+    "aspect": "aspect_ratio",
+    "start_time_s": "start_time_seconds",
+    "end_time_s": "end_time_seconds",
+}
 
 
 class Json(JSONResponse):
@@ -151,6 +161,7 @@ def clip(text: str, limit: int = MAX_MESSAGE_CHARS) -> str:
 
 
 def response_of(error: TalkiesError) -> Json:
+    retold(error, FIELDS)
     headers: dict[str, str] = {}
     retry_after_s = getattr(error, "retry_after_s", None)
     if error.http_status in (429, 503):
@@ -170,6 +181,7 @@ def hidden(error: TalkiesError, hide: Callable[[str], str]) -> TalkiesError:
 
 def error_object(error: TalkiesError) -> dict[str, Any]:
     """The ``error`` of a failed job: a string code, and the HTTP status it would have been."""
+    retold(error, FIELDS)
     return {"code": error.code, "message": clip(str(error)), "param": error.param, "status": error.http_status}
 
 
@@ -179,6 +191,7 @@ def told_as(names: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except InvalidRequest as error:
+        retold(error, FIELDS)
         error.param = names.get(error.param or "", error.param)
         raise
 

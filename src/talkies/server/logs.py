@@ -6,9 +6,20 @@ import logging
 import sys
 import threading
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 
 import structlog
+
+
+class _Stderr(logging.StreamHandler):
+    """Writes to what ``sys.stderr`` is now: while a progress bar is shown, that puts lines above it."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:
+        return sys.stderr
 
 
 def configure(*, level: str, as_json: bool) -> None:
@@ -21,7 +32,7 @@ def configure(*, level: str, as_json: bool) -> None:
     ]
     plain = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
     renderer: Any = structlog.processors.JSONRenderer() if as_json else plain
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Stderr()
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,

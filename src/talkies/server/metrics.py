@@ -44,6 +44,8 @@ class Metrics:
         self._events: Counter = told(counter, "talkies_job_events", "event")
         self._errors: Counter = told(counter, "talkies_job_errors", "code")
         self._webhooks: Counter = told(counter, "talkies_webhooks", "result")
+        self._hits: Counter = told(counter, "talkies_step_cache_hits", "profile")
+        self._saved: Counter = told(counter, "talkies_step_cache_saved_seconds", "profile")
         self._rows: Histogram = told(histogram, "talkies_rows", rows)
 
     def answered(self, method: str, path: str, status: int) -> None:
@@ -71,6 +73,10 @@ class Metrics:
         for stage, seconds in (facts.stages_s if facts is not None else {}).items():
             if stage in STAGES:  # the engine may time more; an open set of labels grows without end
                 self._stage.labels(self._model, stage).observe(seconds)
+        cache = None if facts is None else facts.step_cache
+        if cache is not None and "hits" in cache:
+            self._hits.labels(self._model, cache["profile"]).inc(cache["hits"])
+            self._saved.labels(self._model, cache["profile"]).inc(cache["saved_s"])
         if facts is not None and facts.rows is not None:
             self._rows.labels(self._model).observe(facts.rows)
         if code is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from talkies.quality import TIERS
 from talkies.request import LOCK_KINDS, MAX_OUTPUTS, QUALITY_DEFAULT_WORDS, Task
 from talkies.server.errors import phrase
 from talkies.server.intake import fields
@@ -46,7 +47,7 @@ _SPECIAL: dict[str, dict[str, Any]] = {
             {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": MAX_OUTPUTS},
         ]
     },
-    "quality": {"type": "string", "enum": ["lossless", *QUALITY_DEFAULT_WORDS]},
+    "quality": {"type": "string", "enum": ["lossless", *TIERS, *QUALITY_DEFAULT_WORDS]},
     "fit": {"type": "string", "enum": ["auto", "stretch", "crop", "pad", "adapt", "released"]},
     "priority": {"type": "integer", "minimum": -100, "maximum": 100},
     "webhook_url": {"type": "string", "format": "uri", "maxLength": 2048},

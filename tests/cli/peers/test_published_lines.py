@@ -131,12 +131,12 @@ def test_all_that_is_wrong_is_told_at_once(start):
     errors = [line for line in result.output.splitlines() if line.startswith("error: ")]
     for words in (
         "--usp some",
-        "max_queue=0",
+        "--max-queue 0",
         "--lora-path a b",
-        "ram_budget='lots'",
+        "--ram-budget 'lots'",
         "--bad",
-        "policy='any'",
-        "port=70000",
+        "--policy 'any'",
+        "--port 70000",
     ):
         assert sum(words in line for line in errors) == 1, (words, errors)
     assert len(errors) == 7

@@ -226,3 +226,18 @@ def test_the_log_variance_is_clamped_on_both_sides(vae, monkeypatch, logvar, cla
     torch.testing.assert_close(
         vae.config.stats.denormalize(got), vae.config.stats.denormalize(want), rtol=2e-3, atol=6e-8
     )
+
+
+def test_pixels_are_in_the_statistics_of_imagenet():
+    from transformers.image_utils import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+
+    assert list(vae_module.PIXEL_MEAN) == IMAGENET_DEFAULT_MEAN
+    assert list(vae_module.PIXEL_STD) == IMAGENET_DEFAULT_STD
+
+
+def test_a_batch_on_a_cpu_is_as_many_tiles_as_its_tokens_and_one_at_least(vae, monkeypatch):
+    tile = latents()
+    tokens = vae.decoder.tokens_of(*tile.shape[-3:])
+    for budget, tiles in ((3 * tokens, 3), (4 * tokens - 1, 3), (tokens, 1), (1, 1)):
+        monkeypatch.setattr(vae_module, "TOKENS_PER_BATCH_CPU", budget)
+        assert vae._tiles_at_once(tile) == tiles

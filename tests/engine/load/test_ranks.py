@@ -50,6 +50,10 @@ def test_two_ranks_make_the_clip_of_one(alone, shared):
     again = shared.generate(REQUEST)
     assert np.array_equal(again.frames, clip.frames)
     assert np.array_equal(again.audio, clip.audio)
+    # The follower has the step cache of the request, too: one that ran alone would wait for the other.
+    medium = shared.generate(REQUEST.replace(num_sigmas=20, quality="medium"))
+    assert medium.facts.skipped_fraction > 0.5
+    assert medium.facts.step_cache["policy"] == "forecast"
 
 
 @pytest.mark.timeout(120)

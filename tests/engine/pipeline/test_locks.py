@@ -398,9 +398,9 @@ def test_demand_counts_what_is_encoded_and_no_rows(free, trained, sound, film):
 @pytest.mark.parametrize(
     ("times", "param", "says"),
     [
-        ({"start_time_s": 1.7}, "start_time_seconds", "outside the clip of 1.625 s"),
-        ({"end_time_s": 1.7}, "end_time_seconds", "outside the clip of 1.625 s"),
-        ({"start_time_s": 0.5, "end_time_s": 0.51}, "end_time_seconds", "less than a frame"),
+        ({"start_time_s": 1.7}, "start_time_s", "outside the clip of 1.625 s"),
+        ({"end_time_s": 1.7}, "end_time_s", "outside the clip of 1.625 s"),
+        ({"start_time_s": 0.5, "end_time_s": 0.51}, "end_time_s", "less than a frame"),
         ({"end_time_s": 1.625}, "conditions", "nothing of the footage is kept"),
     ],
 )

@@ -121,7 +121,7 @@ def test_length_and_start_are_cut_at_the_files_own_rate():
         (b"", 0, "voice is empty"),
         (b"RIFF....", 0, "voice is not a media file"),
         (b"hello " * 100, 0, "voice is not a media file"),
-        (wav(np.zeros((1, 8000), np.float32), 8000), 3.0, "start_time_seconds=3 is outside"),
+        (wav(np.zeros((1, 8000), np.float32), 8000), 3.0, "start_time_s=3 is outside"),
         (wav(np.zeros((1, 0), np.float32), 8000), 0, "voice"),
     ],
     ids=["empty", "riff", "text", "late start", "no samples"],

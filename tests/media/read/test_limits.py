@@ -99,7 +99,7 @@ def test_a_start_time_must_leave_enough():
     for start, message in ((2.5, r"leaves 1\.50 s"), (4.0, "outside the source duration"), (-1.0, "outside")):
         with pytest.raises(MediaError, match=message) as caught:
             check_video(data, RELEASED, name="video", start_time_s=start)
-        assert caught.value.param == "start_time_seconds"
+        assert caught.value.param == "start_time_s"
 
 
 def test_a_reference_sound_must_be_wav_or_mp3():

@@ -60,7 +60,7 @@ def test_a_start_far_inside_is_sought_and_still_exact(tmp_path):
 
 @pytest.mark.parametrize("start_s", [1.5, 4.5, 1000.0])
 def test_a_start_beyond_the_end_says_so(plain, start_s):
-    with pytest.raises(MediaError, match=r"start_time_seconds=.* is outside the source duration"):
+    with pytest.raises(MediaError, match=r"start_time_s=.* is outside the source duration"):
         read_video(plain, max_seconds=10, start_time_s=start_s)
 
 

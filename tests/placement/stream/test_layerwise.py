@@ -194,6 +194,7 @@ def test_a_copy_that_fails_is_not_taken_for_whole():
     streamed._fetch = fetch
     with pytest.raises(RuntimeError, match="bus"):
         _run(modules, x)
+    assert 2 not in streamed._holds
     assert torch.equal(_run(modules, x), expected)
 
 

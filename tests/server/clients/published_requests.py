@@ -72,7 +72,7 @@ def vllm_omni() -> Iterator[Published]:
     yield recipe("Ref2VA, mixed uploads", _form("ref2va", 5.0, **_canvas(1344, 768)), *mixed)
     yield recipe("quality=lossless", _form("t2va", 8.7, **_canvas(1344, 768, **SIXTEEN), quality="lossless"))
     high = _form("t2va", 8.7, **_canvas(1344, 768, **SIXTEEN), quality="high")
-    yield recipe("quality=high", high, refused="quality")
+    yield recipe("quality=high", high)
     outputs = _form("t2va", 8.7, **_canvas(1344, 768, **SIXTEEN), num_outputs_per_prompt=2)
     yield recipe("two outputs", outputs, path=ASYNC)
     hint = {"force_refresh_step_hint": 12, "force_refresh_step_policy": "once"}
@@ -172,7 +172,7 @@ def sglang(url_of: Callable[[str], str]) -> Iterator[Published]:
     yield cookbook("two outputs", num_outputs_per_prompt=2)
     yield cookbook("quality=lossless", quality="lossless")
     for word in ("high", "medium", "low"):
-        yield cookbook(f"quality={word}", refused="quality", quality=word)
+        yield cookbook(f"quality={word}", quality=word)
     yield cookbook("output_quality", output_quality="high", output_compression=80)
     benchmark = {name: value for name, value in common.items() if name not in ("num_inference_steps",)}
     yield Published(

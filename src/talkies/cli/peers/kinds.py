@@ -11,7 +11,7 @@ YES, NO = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 ONE_DEVICE = "several devices share a model by --tensor-parallel-size, --ulysses-degree and --ring-degree only"
 PLACED = "weights are placed by the engine itself"
-NO_CACHE = "no step cache is active: quality is lossless"
+NO_CACHE = "step caches are chosen by each request: quality=high, medium or low"
 NO_LORA = "adapters have names here: --adapter NAME=PATH:STRENGTH"
 LANGUAGE = "it is about language models"
 NO_COMPILE = "nothing is compiled"

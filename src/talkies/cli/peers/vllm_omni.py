@@ -29,7 +29,6 @@ VLLM_OMNI: Mapping[str, PeerFlag] = {
     "--trust-remote-code": boolean("nothing from a checkpoint is ever run", holds=True),
     "--no-trust-remote-code": switch("nothing from a checkpoint is ever run", holds=True),
     "--step-execution": switch("the scheduler always works between steps", holds=True),
-    "--revision": refused("a folder is served as it is"),
     "--model-class-name": PeerFlag("there is one pipeline", (PIPELINE_CLASS,)),
     "--ulysses-mode": PeerFlag("Ulysses cuts heads, which its degree must divide", ("strict",)),
     "--ulysses-a2a-permute": switch("the exchange writes the attention's layout"),

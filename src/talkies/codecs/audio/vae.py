@@ -130,7 +130,7 @@ class AudioVAE:
         z = self.config.stats.denormalize(latents.to(self.device, torch.float32))
         with _reproducible(self.device):
             wave = self.model.decode(z, return_dict=False)[0]
-        return require_finite(wave, "audio decode").float()[:, 0].cpu()
+        return require_finite(wave, "audio decode")[:, 0].cpu()
 
 
 @contextmanager

@@ -4,38 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from talkies.adapters.fuse import FusedTensors
-from talkies.adapters.route import open_adapters
 from talkies.attention import registry as attention
 from talkies.attention.base import Trimmed
 from talkies.capacity.ram import give_back, peak_rss_bytes
 from talkies.codecs.audio.vae import AudioVAE
-from talkies.codecs.limits import limits_of
 from talkies.codecs.memo import Memo, content_key
 from talkies.codecs.text.encoder import Conditioner, RunEncoder, TextCondition
 from talkies.codecs.text.patches import PatchConfig
 from talkies.codecs.text.presentation import Visual
 from talkies.codecs.text.tokens import FolderTokenizer
 from talkies.codecs.video.vae import VideoVAE
-from talkies.engine.config import EMBEDDED, EngineConfig, ResolvedConfig, embedded_folder, resolve
+from talkies.engine.config import EngineConfig, ResolvedConfig, resolve
 from talkies.engine.load.adapt import AdaptedDiT, Adapters, use_adapters
+from talkies.engine.load.checkpoint import checkpoint_of
 from talkies.engine.load.dits import build_dits
 from talkies.engine.load.load_report import LoadReport
 from talkies.engine.load.place_components import place_audio, place_text, place_video
 from talkies.engine.load.planning import Placement, cap, decide
 from talkies.engine.load.rank_processes import Ranks
 from talkies.engine.load.tables import Tables
-from talkies.files.location import hash_with, model_hash, resolve_checkpoint
+from talkies.errors import ConfigError
+from talkies.files.location import hash_with, model_hash
 from talkies.h3.geometry import Limits
-from talkies.h3.partitions import PARTITION_TASKS, Parts, find_parts, narrowed
+from talkies.h3.partitions import Parts
 from talkies.h3.release_schedule import ReleaseSchedule, read_schedule
 from talkies.h3.timesteps import StepPlan
 from talkies.kernels import select as kernels
@@ -48,7 +47,9 @@ from talkies.placement.graphs.recorder import CudaRecorder
 from talkies.placement.graphs.replay import MAX_BYTES, Graphs
 from talkies.placement.ranks.leader import Leader
 from talkies.placement.stream.host_memory import gib
+from talkies.quality import Tiers
 from talkies.sampling.schedule import DualSchedule
+from talkies.stepcache import registry as step_caches
 
 MEMO_BYTES = 256 << 20
 
@@ -175,30 +176,17 @@ class Components:
         return self.audio.encode(torch.from_numpy(np.array(wave)))
 
 
-def locate(model: str) -> Path:
-    """The folder of a checkpoint: the embedded one, a path, or a hub id. Raises ``CheckpointError``."""
-    return embedded_folder() if model == EMBEDDED else resolve_checkpoint(model)
-
-
-def parts_and_limits(config: EngineConfig) -> tuple[Parts, Limits]:
-    """The parts that will be loaded and what they can make, from configs alone.
-
-    Raises ``ConfigError`` and ``CheckpointError``.
-    """
-    parts = find_parts(locate(config.model))
-    parts, limits = narrowed(parts, limits_of(parts), config.task_type)
-    adapters = open_adapters(config.adapters, tuple(parts.transformers))
-    return parts, replace(limits, adapters=tuple(one.facts for one in adapters))
-
-
-def for_task(config: EngineConfig, task: str) -> EngineConfig:
-    """``config`` with the one partition that serves ``task``, where the checkpoint has it: one request needs no other.
-
-    Raises ``CheckpointError``.
-    """
-    parts = find_parts(locate(config.model))
-    partition = next(name for name, tasks in PARTITION_TASKS.items() if task in tasks)
-    return replace(config, task_type=partition) if partition in parts.transformers else config
+def check_tiers(tiers: Tiers, checkpoint_hash: str) -> None:
+    """Raises ``ConfigError`` for step caches of another checkpoint, and for what no policy takes."""
+    if tiers.checkpoint not in ("", checkpoint_hash):
+        raise ConfigError(
+            f"the step caches were calibrated for another checkpoint ({tiers.checkpoint[:12]}, and this is "
+            f"{checkpoint_hash[:12]})",
+            hint="calibrate them for this one: talkies calibrate; or --step-caches none",
+            param="step_caches",
+        )
+    for policy in tiers.all():
+        step_caches.create(policy.name, policy.parameters)
 
 
 def load(
@@ -224,7 +212,10 @@ def _load(
     resolved = resolve(config)
     # The thread count decides how sums are split, and so the last bits: it is part of what a seed reproduces.
     torch.set_num_threads(resolved.threads)
-    parts, limits = parts_and_limits(config)
+    checkpoint = checkpoint_of(config)
+    parts, limits, adapters = checkpoint.parts, checkpoint.limits, checkpoint.adapters
+    checkpoint_hash = model_hash(parts.root)
+    check_tiers(limits.tiers, checkpoint_hash)
     schedule = read_schedule(parts)
     ops = kernels.create(resolved.kernels)
     attend = attention.create(resolved.attention, ops)
@@ -234,7 +225,6 @@ def _load(
         f"CUDA graphs of small forwards {'on' if resolved.cuda_graphs else 'off'} on {resolved.device}; "
         f"text encoder: attention {resolved.text_attention}, quantization {resolved.text_quantize.method}"
     )
-    adapters = open_adapters(config.adapters, tuple(parts.transformers))
     for line in (line for one in adapters for line in one.notes):
         loading.line(line)
     placement = decide(config, resolved, parts, limits)
@@ -286,7 +276,6 @@ def _load(
         audio = place_audio(parts.audio_vae, residency, residences.audio, device=resolved.device)
         part.num_bytes = audio.bytes_read
     loading.line(f"weights loaded: {loading.total()}; {gib(residency.host_bytes)} stay in host memory for the device")
-    checkpoint_hash = model_hash(parts.root)
     return Components(
         config=resolved,
         limits=limits,

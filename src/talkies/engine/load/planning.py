@@ -153,7 +153,7 @@ def decide(config: EngineConfig, resolved: ResolvedConfig, parts: Parts, limits:
         check_degree(read_json(parts.text_encoder / "config.json"), resolved.num_text)
     if config.vram_budget is not None and not on_gpu:
         raise ConfigError(
-            "vram_budget has no meaning on a CPU", hint="use --ram-budget, or --device cuda", param="vram_budget"
+            "vram_budget has no meaning on a CPU", hint="use ram_budget, or device=cuda", param="vram_budget"
         )
     fixed = _fixed(config)
     asks = on_gpu and (fixed is None or config.vram_budget is not None)
@@ -245,7 +245,7 @@ def _check_ram(budget: int, sizes: Sizes, demand: Demand, resolved: ResolvedConf
     if least > budget:
         raise ConfigError(
             f"ram_budget={gib(budget)}, but the weights are {gib(weights)} and the default clip needs {gib(least)}",
-            hint=f"use --ram-budget {-(-least // 2**20)}MiB or more",
+            hint=f"use ram_budget={-(-least // 2**20)}MiB or more",
             param="ram_budget",
         )
 

@@ -10,9 +10,10 @@ from talkies.attention.base import Trimmed
 from talkies.codecs.text.encoder import TextEncoder
 from talkies.engine.load.adapt import Adapters, use_adapters
 from talkies.engine.load.dits import DiTs
+from talkies.engine.pipeline.forward.group import StepGroup
 from talkies.engine.pipeline.orders import Drop, Encode, Order, Prepare, Refine, Step, check_agreement
 from talkies.engine.pipeline.state import RequestState, plans_of, state_of
-from talkies.engine.pipeline.step import StepGroup, own_step
+from talkies.engine.pipeline.step import own_step
 from talkies.model.dit import PackedDiT
 from talkies.model.runner import Runner
 from talkies.placement.components import Residency
@@ -75,9 +76,10 @@ class Follower:
 
     def _prepared(self, order: Prepare) -> RequestState:
         given = [taken(kind, self._device, self._groups.peers) for kind in order.tensors]
+        given, cache = given[: len(given) - len(order.cache_tensors)], given[len(given) - len(order.cache_tensors) :]
         refined_text, video_rows, audio_rows, held_video, held_audio, *locks = given
         layout, schedule = order.layout, order.schedule
-        return state_of(
+        state = state_of(
             self,
             self._tables.of(order.partition, schedule, plans_of(layout, schedule), order.adapters),
             request=order.request,
@@ -88,6 +90,7 @@ class Follower:
             geometry=order.geometry,
             layout=layout,
             schedule=schedule,
+            cache=order.cache,
             anchors=Anchors(held_video, held_audio),
             locks=Locks.of_tensors(locks),
             refined_text=refined_text,
@@ -95,3 +98,5 @@ class Follower:
             audio_rows=audio_rows,
             step=order.step,
         )
+        state.restore_cache(dict(zip(order.cache_tensors, cache, strict=True)), order.step)
+        return state

@@ -29,6 +29,7 @@ from talkies.h3.geometry import Geometry
 from talkies.h3.packing import PackedLayout
 from talkies.placement.ranks.groups import RankGroups
 from talkies.placement.ranks.leader import Kind, Leader, kind_of
+from talkies.quality import CachePolicy
 from talkies.request import Task, VideoRequest
 from talkies.sampling.schedule import DualSchedule
 
@@ -51,7 +52,9 @@ class Prepare:
     video_sigmas: tuple[float, ...]
     audio_sigmas: tuple[float, ...]
     step: int
+    cache: CachePolicy
     tensors: tuple[Kind, ...]
+    cache_tensors: tuple[str, ...] = ()  # names of the last of them: of a step cache that goes on from a file
 
     @property
     def schedule(self) -> DualSchedule:
@@ -120,8 +123,9 @@ def lead_step(leader: Leader, states: Sequence[RequestState], run: Callable[[], 
         number, new = leader.number(state)
         numbers.append(number)
         if new:
-            tensors = tensors_of(state)
-            leader.together(_prepare(number, state, tensors), tensors, lambda: None)
+            own, cache = tensors_of(state), state.cache_tensors()
+            tensors = [*own, *(tensor.to(state.video_rows.device) for tensor in cache.values())]
+            leader.together(_prepare(number, state, tensors, tuple(cache)), tensors, lambda: None)
 
     def checked() -> T:
         check_agreement(leader.groups, numbers, states)
@@ -158,7 +162,7 @@ def tensors_of(state: RequestState) -> tuple[Tensor, ...]:
     return *own, *state.locks.tensors()
 
 
-def _prepare(number: int, state: RequestState, tensors: Sequence[Tensor]) -> Prepare:
+def _prepare(number: int, state: RequestState, tensors: Sequence[Tensor], cache: tuple[str, ...]) -> Prepare:
     return Prepare(
         number=number,
         request=state.request,
@@ -172,6 +176,8 @@ def _prepare(number: int, state: RequestState, tensors: Sequence[Tensor]) -> Pre
         audio_sigmas=tuple(state.schedule.audio_sigmas.tolist()),
         step=state.step,
         tensors=tuple(map(kind_of, tensors)),
+        cache=state.cache,
+        cache_tensors=cache,
     )
 
 

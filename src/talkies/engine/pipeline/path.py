@@ -15,7 +15,8 @@ from talkies.codecs.finite import require_finite
 from talkies.codecs.text.encoder import TextCondition
 from talkies.engine.config import EngineConfig
 from talkies.engine.load.adapt import Adapters
-from talkies.engine.load.build import Components, parts_and_limits
+from talkies.engine.load.build import Components
+from talkies.engine.load.checkpoint import parts_and_limits
 from talkies.engine.pipeline import tasks
 from talkies.engine.pipeline.condition_media import MediaAccess, SoundInput
 from talkies.engine.pipeline.given import Given, locked_latents, locks_of, of_role
@@ -26,7 +27,9 @@ from talkies.few_steps import followed, in_use
 from talkies.h3.conditions import AudioCondition, PackedCondition, VisualCondition
 from talkies.h3.geometry import Geometry, Limits, encodable_frames
 from talkies.h3.packing import audio_to_rows, build_layout, patchify_video, rows_to_audio, unpatchify_video
+from talkies.h3.partitions import Parts
 from talkies.h3.release_schedule import ReleaseSchedule, read_schedule
+from talkies.quality import Chosen, chosen
 from talkies.request import VideoRequest
 from talkies.sampling import noise as sampling_noise
 from talkies.sampling.anchors import build_anchors
@@ -62,9 +65,18 @@ def prepare(components: Components, request: VideoRequest, access: MediaAccess |
 
 def prepare_ahead(config: EngineConfig, request: VideoRequest) -> Prepared:
     """As :func:`prepare`, from a checkpoint's configs: a wrong file costs no loading of weights."""
-    parts, limits = parts_and_limits(config)
-    _schedule(request, read_schedule(parts), limits)
+    return prepare_for(*parts_and_limits(config), request)
+
+
+def prepare_for(parts: Parts, limits: Limits, request: VideoRequest) -> Prepared:
+    """The same, for many requests to one checkpoint."""
+    schedule_for(parts, limits, request)
     return tasks.prepare(request, limits, MediaAccess())
+
+
+def schedule_for(parts: Parts, limits: Limits, request: VideoRequest) -> DualSchedule:
+    """As :func:`schedule_of`, from a checkpoint's configs."""
+    return _schedule(request, read_schedule(parts), limits)
 
 
 def schedule_of(components: Components, request: VideoRequest) -> DualSchedule:
@@ -82,6 +94,12 @@ def _schedule(request: VideoRequest, stated: ReleaseSchedule, limits: Limits) ->
 def adapters_of(components: Components, request: VideoRequest) -> Adapters:
     """Those of its DiT that are in its weights while it is denoised: names and strengths, in order."""
     return tuple((one.facts.name, one.strength) for one in in_use(request, components.limits.adapters))
+
+
+def cache_of(components: Components, request: VideoRequest) -> Chosen:
+    """What its ``quality`` means on this checkpoint."""
+    limits = components.limits
+    return chosen(request, limits.tiers, limits.adapters, limits.default_num_sigmas)
 
 
 def encode(components: Components, prepared: Prepared) -> Encoded:
@@ -221,6 +239,7 @@ def pack(components: Components, encoded: Encoded, *, output: int = 0, noise: No
         layout=layout,
         schedule=schedule,
         adapters=adapters,
+        cache=cache_of(components, request).policy,
         anchors=anchors,
         locks=locks,
         given=prepared.given,

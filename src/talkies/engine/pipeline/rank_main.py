@@ -19,11 +19,10 @@ from typing import Any
 
 import torch
 
-from talkies.adapters.route import open_adapters
 from talkies.attention import registry as attention
 from talkies.codecs.text.encoder import TextEncoder
 from talkies.engine.config import EngineConfig, resolve
-from talkies.engine.load.build import parts_and_limits
+from talkies.engine.load.checkpoint import checkpoint_of
 from talkies.engine.load.dits import build_dits
 from talkies.engine.load.load_report import LoadReport
 from talkies.engine.load.place_components import place_text
@@ -54,10 +53,9 @@ def main(connection: Connection) -> int:
         ops = kernels.create(resolved.kernels)
         attend = attention.create(resolved.attention, ops)
         cap(resolved.device, config.vram_budget)
-        residency, (parts, limits) = Residency(), parts_and_limits(config)
-        adapters = open_adapters(config.adapters, tuple(parts.transformers))
+        residency, checkpoint = Residency(), checkpoint_of(config)
         dits = build_dits(
-            parts,
+            checkpoint.parts,
             resolved,
             told.placement,
             residency,
@@ -65,13 +63,13 @@ def main(connection: Connection) -> int:
             attend=attend,
             loading=LoadReport(resolved.device),
             groups=groups,
-            num_forwards=limits.default_num_sigmas - 1,
-            adapters=adapters,
+            num_forwards=checkpoint.limits.default_num_sigmas - 1,
+            adapters=checkpoint.adapters,
         )
         text: TextEncoder | None = None
         if groups.text is not None:
             text = place_text(
-                parts.text_encoder,
+                checkpoint.parts.text_encoder,
                 residency,
                 told.placement.residences.text,
                 dtype=resolved.dtype,

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from talkies.engine.load.build import Components
 from talkies.engine.pipeline import path as pipeline
 from talkies.engine.pipeline.condition_media import MediaAccess
+from talkies.engine.pipeline.forward.skip_facts import never_hit, with_skips_of
 from talkies.engine.pipeline.sinks import OpenSink
 from talkies.engine.pipeline.stage_seconds import sum_of, timed
 from talkies.engine.pipeline.state import RequestState
@@ -65,6 +66,7 @@ class RequestRun:
         self._components, self._open_sink = components, open_sink
         self._access, self._prepared, self._noise = access, prepared, noise
         self._spent: dict[str, float] = {}  # seconds of each stage since the last output was finished
+        self._forward_s = self._forwards = 0.0  # seconds of all steps, and whole forwards that were run in them
         self._units = self._path()
 
     @property
@@ -76,11 +78,12 @@ class RequestRun:
         """Seconds that were spent on it."""
         return sum(self._spent.values()) + sum(sum(facts.stages_s.values()) for facts in self.results)
 
-    def forwards_left(self) -> int:
-        """Of all outputs, once a state exists."""
-        assert self.state is not None
+    def forwards_left(self) -> float:
+        """Of all outputs, once a state exists; what a step cache is expected to leave out does not count."""
+        state = self.state
+        assert state is not None
         later = self.request.num_outputs - self.output - 1
-        return self.state.num_forwards * (later + 1) - self.state.step
+        return state.forwards_left + later * state.num_forwards * (1 - state.cache.skipped)
 
     def advance(self) -> Boundary | None:
         """The next unit that is no forward; None: it was the last one."""
@@ -100,6 +103,8 @@ class RequestRun:
     def stepped(self, seconds: float) -> None:
         """``state`` is a step further, which took ``seconds``."""
         self._spent["denoise"] = self._spent.get("denoise", 0.0) + seconds
+        if self.state is not None:
+            self._forward_s, self._forwards = self._forward_s + seconds, self._forwards + self.state.last_ran
 
     def close(self) -> None:
         """Ends it where it is; an open file is abandoned and its part removed. Idempotent."""
@@ -122,20 +127,37 @@ class RequestRun:
             self.facts = facts = replace(facts, rows=state.num_rows)
             yield Boundary("denoise")
             assert state.done, state.step  # the owner has stepped it
-            yield from self._decode(state, replace(facts, seed=state.seed))
+            yield from self._decode(state, self._after_denoising(replace(facts, seed=state.seed), state))
             self.output += 1
         total = sum_of([result.stages_s for result in self.results])
-        self.facts = replace(facts, stages_s=total, peak_memory_mb=self._peak_memory_mb())
+        whole = with_skips_of(facts, self.results)
+        self.facts = replace(whole, stages_s=total, peak_memory_mb=self._peak_memory_mb())
 
     def _known(self, prepared: Prepared) -> Facts:
         schedule = pipeline.schedule_of(self._components, self.request)
         adapters = in_use(self.request, self._components.limits.adapters)
         return replace(
             Facts.of(self.request, prepared.geometry, num_forwards=schedule.num_forwards, adapters=adapters),
-            skipped_fraction=0.0,  # :func:`pipeline.pack` gives every request the step cache that skips nothing
-            warnings=prepared.warnings,
+            step_cache=pipeline.cache_of(self._components, self.request).facts(),
+            warnings=(*prepared.warnings, *self._cache_notes()),
             conditions_used=tuple(prepared.conditions_used),
         )
+
+    def _cache_notes(self) -> tuple[str, ...]:
+        config, quality = self._components.config, self.request.quality
+        if quality == "lossless" or config.quantize.method == "none":
+            return ()
+        return (f"quality={quality} was calibrated without {config.quantize.method}: together they were not measured",)
+
+    def _after_denoising(self, facts: Facts, state: RequestState) -> Facts:
+        """What its step cache did. The seconds that it saved are those of the forwards that were run."""
+        facts = replace(facts, skipped_fraction=round(state.skipped_fraction, 6))
+        if facts.step_cache is None:
+            return facts
+        saved = (state.num_forwards - state.ran) * self._forward_s / self._forwards if self._forwards else 0.0
+        done = {**facts.step_cache, "hits": state.hits, "saved_s": round(saved, 4)}
+        notes = () if state.hits else (never_hit(state),)
+        return replace(facts, step_cache=done, warnings=(*facts.warnings, *notes))
 
     def _encode(self, prepared: Prepared) -> Generator[Boundary, None, pipeline.Encoded]:
         parts = pipeline.encode_by_parts(self._components, prepared)

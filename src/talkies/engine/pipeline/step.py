@@ -6,35 +6,39 @@ alone up to the rounding of larger matrix products, and a NaN stays where it is.
 
 Where ranks share the rows of a forward, each embeds, runs and projects its own, and the projected ones are gathered:
 after it all ranks hold the same states, and move them by the same step.
+
+Each request has a step cache, which may know its velocities without a forward, or leave blocks out: a forward is of the
+rows of those that run (``forward/skipping.py``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from talkies.attention.base import Documents, Exactness, Trimmed
+from talkies.attention.base import Documents, Trimmed
 from talkies.engine.load.adapt import Adapters
+from talkies.engine.pipeline.forward.group import StepGroup, exact_view, joined
+from talkies.engine.pipeline.forward.skipping import relearn, through_policies
 from talkies.engine.pipeline.orders import lead_step
 from talkies.engine.pipeline.state import RequestState
-from talkies.h3.layout import concat_layouts
 from talkies.h3.packing import PackedLayout
 from talkies.h3.spans import Arranged, Stream
 from talkies.model.block import RowView
 from talkies.model.dit import PackedDiT
-from talkies.model.modulation import JointRuns, StepModulation, join_modulations
+from talkies.model.modulation import StepModulation
 from talkies.model.runner import BlockRun, Runner
 from talkies.placement.components import Residency
 from talkies.placement.ranks.leader import Leader
 from talkies.sampling.euler import euler_steps
+from talkies.stepcache.base import StepCache, Velocities
 from talkies.stepcache.off import Off
-
-_OFF = Off()
 
 
 class Denoiser(Protocol):
@@ -60,41 +64,6 @@ class Denoiser(Protocol):
     def use(self, partition: str, adapters: Adapters) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class StepGroup:
-    """What stays the same while the same requests step together, alone or shared."""
-
-    members: tuple[PackedLayout, ...]
-    layout: PackedLayout
-    view: RowView
-    refined_text: Tensor  # [L, D] of all members
-    num_video_rows: list[int]  # of each member
-    num_audio_rows: list[int]
-    runs: JointRuns = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, dit: PackedDiT, states: Sequence[RequestState]) -> StepGroup:
-        members = tuple(state.layout for state in states)
-        layout = members[0] if len(states) == 1 else concat_layouts(members)
-        return cls(
-            members,
-            layout,
-            states[0].view if len(states) == 1 else dit.view(layout),
-            _joined([state.refined_text for state in states]),
-            [member.num_video_rows for member in members],
-            [member.num_audio_rows for member in members],
-        )
-
-    def is_of(self, states: Sequence[RequestState]) -> bool:
-        same = zip(self.members, states, strict=False)
-        return len(self.members) == len(states) and all(member is state.layout for member, state in same)
-
-    def modulation(self, states: Sequence[RequestState]) -> StepModulation:
-        """Of the coming forward of each."""
-        each = [state.feed.step(state.step) for state in states]
-        return each[0] if len(each) == 1 else join_modulations(each, self.runs)
-
-
 def denoise_step(components: Denoiser, *states: RequestState, group: StepGroup | None = None) -> StepGroup:
     """One forward for all of ``states``: both modalities of each move from their sigma to the next one.
 
@@ -116,21 +85,71 @@ def own_step(components: Denoiser, *states: RequestState, group: StepGroup | Non
     partition = partitions.pop()
     adapters = {state.adapters for state in states}
     assert len(adapters) == 1, adapters
-    components.use(partition, adapters.pop())
     dit, runner = components.dits[partition], components.runners[partition]
-    components.residency.enter(f"dit.{partition}")
+    if runner.sharing is not None and len(states) > 1 and not all(isinstance(s.step_cache, Off) for s in states):
+        # A rank's share is of the rows of all: were some of them left out, the others would be other ranks' rows.
+        for state in states:
+            own_step(components, state)
+        return StepGroup.of(dit, states) if group is None or not group.is_of(states) else group
     if group is None or not group.is_of(states):
         group = StepGroup.of(dit, states)
-    modulation = group.modulation(states)
-    rows = _joined([state.video_rows for state in states]), _joined([state.audio_rows for state in states])
-    view = exact_view(group.view, states, components.attend.exactness)
-    # A policy decides for one request, while a shared forward runs or skips for the rows of all: see ``batch_key``.
-    cache = states[0].step_cache if len(states) == 1 else _OFF
-    through = partial(cache.forward, states[0].step)
-    video, audio = velocities(dit, runner, *rows, group.refined_text, group.layout, view, modulation, through)
-    each = zip(video.split(group.num_video_rows), audio.split(group.num_audio_rows), strict=True)
-    advance(states, list(each))
+
+    def enter() -> None:
+        components.use(partition, states[0].adapters)
+        components.residency.enter(f"dit.{partition}")
+
+    for state in states:
+        if state.to_relearn:
+            enter()
+            relearn(state, dit, partial(_forward, components, dit, runner))
+    # A forward that fails leaves every request as it was, its policy included.
+    caches = [copy(state.step_cache) for state in states]
+    foreseen = [cache.velocities(state.step) for cache, state in zip(caches, states, strict=True)]
+    running = [index for index, known in enumerate(foreseen) if known is None]
+    ran = [0.0] * len(states)
+    if running:
+        enter()
+        part, those = group.part(dit, states, running), [states[index] for index in running]
+        found, shares = _forward(components, dit, runner, part, those, [caches[index] for index in running])
+        for index, made, share in zip(running, found, shares, strict=True):
+            foreseen[index], ran[index] = made, share
+            caches[index].observe(states[index].step, *made)
+    entered = [(state.video_rows, state.audio_rows) for state in states]
+    advance(states, [made for made in foreseen if made is not None])
+    for state, cache, share, rows in zip(states, caches, ran, entered, strict=True):
+        state.step_cache = cache
+        state.stepped(share, rows)
     return group
+
+
+def _forward(
+    components: Denoiser,
+    dit: PackedDiT,
+    runner: Runner,
+    group: StepGroup,
+    states: Sequence[RequestState],
+    caches: Sequence[StepCache],
+    *,
+    again: bool = False,
+) -> tuple[list[Velocities], list[float]]:
+    """The coming forward of ``states``, whose group ``group`` is: of each its velocities, and which share of its blocks
+    was run. ``again``: as it was, for a policy to keep what it kept then."""
+    each = [state.feed.step(state.step) for state in states]
+    rows = joined([state.video_rows for state in states]), joined([state.audio_rows for state in states])
+    exactness = components.attend.exactness
+    view = exact_view(group.view, states, exactness)
+    shares = [1.0] * len(states)
+    through: Callable[[Tensor, BlockRun], Tensor] = run_all
+    if not all(isinstance(cache, Off) for cache in caches):
+        through = partial(through_policies, dit, group, states, caches, each, exactness, runner.total, shares, again)
+    made = velocities(dit, runner, *rows, group.refined_text, group.layout, view, group.joint(each), through)
+    video, audio = made[0].split(group.num_video_rows), made[1].split(group.num_audio_rows)
+    return list(zip(video, audio, strict=True)), shares
+
+
+def run_all(x_SD: Tensor, run: BlockRun) -> Tensor:
+    """What takes embedded rows through the blocks where nobody skips any."""
+    return run(x_SD)
 
 
 def velocities(
@@ -142,27 +161,28 @@ def velocities(
     layout: PackedLayout,
     view: RowView,
     modulation: StepModulation,
-    through: Callable[[Tensor, BlockRun], Tensor] = lambda x_SD, run: run(x_SD),
+    through: Callable[[Tensor, BlockRun], Tensor] = run_all,
 ) -> tuple[Tensor, Tensor]:
     """One forward over all rows of ``layout``: float32 velocities, video [Nv, C * 4] and audio [Na, C].
 
     ``through`` takes what was embedded through the blocks. Where ranks share rows, it is given this rank's alone, and
     what comes back are the rows of all ranks: collective.
     """
-    sharing = runner.sharing
+    sharing, first_row = runner.sharing, 0
     part: Arranged = layout
     if sharing is not None:
         share = part = sharing.share(layout.spans)
+        first_row = share.start
         video_rows, audio_rows = share.of(Stream.VIDEO, video_rows), share.of(Stream.AUDIO, audio_rows)
         refined_text_LD = share.of(Stream.TEXT, refined_text_LD)
         view, modulation = whole_documents(view).cut(share.start, share.stop), modulation.cut(share.start, share.stop)
     x_SD = dit.embed(video_rows, audio_rows, refined_text_LD, part)
-    x_SD = through(x_SD, BlockRun(runner.blocks, view, modulation, dit.config.num_layers))
+    x_SD = through(x_SD, BlockRun(runner.blocks, view, modulation, dit.config.num_layers, first_row))
     made = dit.project(x_SD, part, modulation)
     return made if sharing is None else sharing.gathered(*made, layout.spans)
 
 
-def advance(states: Sequence[RequestState], velocities: Sequence[tuple[Tensor, Tensor]]) -> None:
+def advance(states: Sequence[RequestState], velocities: Sequence[Velocities]) -> None:
     """Moves each state by its (video, audio) velocities, condition and locked rows included: those are then pinned
     again.
 
@@ -181,28 +201,6 @@ def advance(states: Sequence[RequestState], velocities: Sequence[tuple[Tensor, T
         state.step += 1
 
 
-def view_of_step(state: RequestState, exactness: Exactness | None) -> RowView:
-    """The view of the coming forward: whole forwards at the ends of a run are exact."""
-    if exactness is None or not exactness.whole_step(state.step, state.num_forwards):
-        return state.view
-    return state.view.with_exact([(0, state.layout.num_rows)])
-
-
-def exact_view(view: RowView, states: Sequence[RequestState], exactness: Exactness | None) -> RowView:
-    """The joint view of the coming forward; what each request would have exact alone is exact here, too."""
-    if len(states) == 1:
-        return view_of_step(states[0], exactness)
-    if exactness is None:
-        return view
-    spans: list[tuple[int, int]] = []
-    offset = 0
-    for state in states:
-        documents = view_of_step(state, exactness).documents
-        spans.extend((a + offset, b + offset) for a, b in (documents.exact if documents else ()))
-        offset += state.layout.num_rows
-    return view.with_exact(spans) if spans else view
-
-
 def whole_documents(view: RowView) -> RowView:
     """The view of a whole sequence, which says how long it is even where all rows are one document: a share of it does
     not show that."""
@@ -210,8 +208,3 @@ def whole_documents(view: RowView) -> RowView:
         return view
     num_rows = view.cos_SA.shape[0]
     return replace(view, documents=Documents((0, num_rows), num_rows))
-
-
-def _joined(tensors: list[Tensor]) -> Tensor:
-    """One after another; a single one is not copied."""
-    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)

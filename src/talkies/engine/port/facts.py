@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _RESULT = (
     *("path", "frames", "seconds", "size", "seed", "task", "num_forwards", "skipped_fraction", "stages_s"),
-    *("warnings", "conditions_used", "adapters"),
+    *("warnings", "conditions_used", "adapters", "step_cache"),
 )
 _TUPLES = ("warnings", "conditions_used", "adapters")
 
@@ -33,7 +33,10 @@ class Facts:
     fps: int
     seed: int  # of this output; of a job the first one's
     num_forwards: int
-    skipped_fraction: float | None = None  # of the forwards, by a step cache
+    skipped_fraction: float | None = None  # of the compute of the forwards, by a step cache
+    # Of a request that is not lossless: profile and policy; at its end hits (forwards of which something was left out)
+    # and saved_s.
+    step_cache: Mapping[str, Any] | None = None
     warnings: tuple[str, ...] = ()
     conditions_used: tuple[dict[str, Any], ...] = ()  # what became of each condition: size, crop, rate, length
     adapters: tuple[dict[str, Any], ...] = ()  # in the weights: name and strength of each, in order
@@ -94,4 +97,12 @@ class Facts:
             "num_forwards": self.num_forwards,
             "rows": self.rows,
             **({"locks": locks} if locks else {}),
+            **self._skipped(),
         }
+
+    def _skipped(self) -> dict[str, Any]:
+        """Nothing of a lossless clip."""
+        if self.step_cache is None:
+            return {}
+        same = {name: value for name, value in self.step_cache.items() if name != "saved_s"}
+        return {"step_cache": same, "skipped_fraction": self.skipped_fraction}

@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from talkies.capacity.demand import Demand
 from talkies.engine.port.facts import Facts
+from talkies.errors import TalkiesError
 from talkies.h3.geometry import Limits
 from talkies.request import VideoRequest
 
@@ -99,6 +100,11 @@ class EngineService(Protocol):
 
     @property
     def state(self) -> Literal["loading", "ready", "dead"]: ...
+
+    @property
+    def fatal(self) -> TalkiesError | None:
+        """Why it is dead, if it is and knows."""
+        ...
 
     @property
     def loading_stage(self) -> str | None:

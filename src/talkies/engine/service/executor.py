@@ -108,6 +108,10 @@ class Executor:
         return self._state
 
     @property
+    def fatal(self) -> TalkiesError | None:
+        return self._fatal
+
+    @property
     def loading_stage(self) -> str | None:
         return self._stage if self._state == "loading" else None
 

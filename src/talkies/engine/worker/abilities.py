@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from talkies.engine.config import EMBEDDED, EngineConfig, resolve
-from talkies.engine.load import build
+from talkies.engine.load.checkpoint import parts_and_limits
 from talkies.engine.port.messages import WorkerOptions
 from talkies.engine.port.service import ServiceInfo
 from talkies.files.location import hash_with, model_hash
@@ -14,7 +14,7 @@ from talkies.files.location import hash_with, model_hash
 def describe_service(options: WorkerOptions) -> ServiceInfo:
     """Raises ``ConfigError`` or ``CheckpointError``."""
     resolved = resolve(options.config)
-    parts, limits = build.parts_and_limits(options.config)
+    parts, limits = parts_and_limits(options.config)
     return ServiceInfo(
         model_name=model_name(options.config),
         model_hash=hash_with(model_hash(parts.root), [(one.sha256, one.strength) for one in limits.adapters]),

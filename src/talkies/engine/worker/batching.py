@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from talkies.engine.load.build import Components
+from talkies.engine.pipeline.forward.group import StepGroup
 from talkies.engine.pipeline.state import RequestState
-from talkies.engine.pipeline.step import StepGroup, denoise_step
-from talkies.stepcache.off import Off
+from talkies.engine.pipeline.step import denoise_step
 
 
 def batch_key(state: RequestState) -> Hashable | None:
     """States with equal keys may share a forward; None may not share at all.
 
-    The weights have one set of adapters in them at a time. A step cache decides for one request, while a forward runs
-    or skips for all of its rows.
+    The weights have one set of adapters in them at a time. Step caches may differ: each decides for its own request.
     """
-    if state.done or not isinstance(state.step_cache, Off):
+    if state.done:
         return None
     return ("denoise", state.partition, state.adapters)
 

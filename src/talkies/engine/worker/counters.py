@@ -9,7 +9,10 @@ from talkies.capacity.ram import rss_bytes
 from talkies.engine.port.messages import Message, Stats
 
 STATS_EVERY_S = 1.0
-COUNTERS = ("forwards", "rows", "shared_forwards", "finished", "failed", "cancelled", "resumed", "previews")
+COUNTERS = (
+    *("forwards", "rows", "shared_forwards", "skipped_forwards"),
+    *("finished", "failed", "cancelled", "resumed", "previews"),
+)
 
 
 class Counts:

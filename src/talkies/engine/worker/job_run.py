@@ -106,12 +106,12 @@ class JobRun:
         outputs = self.job.request.num_outputs
         return Size(
             rows=self.state.num_rows,
-            num_forwards=self.state.num_forwards * outputs,
+            num_forwards=(self.state.ran + self.state.forwards_left) * outputs,
             pixels=pixels_of(self.state.geometry) * outputs,
         )
 
-    def forwards_left(self) -> int:
-        """Of all outputs."""
+    def forwards_left(self) -> float:
+        """Of all outputs, as far as they are expected to be run."""
         return self._run.forwards_left()
 
     def advance(self) -> None:

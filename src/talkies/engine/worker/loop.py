@@ -198,10 +198,13 @@ class Worker:
                 self._failed(outcome.runs[0], outcome.failure)
                 continue
             shared = len(outcome.runs) > 1
-            self._counts.add("forwards", outcome.counted)
-            self._counts.add("shared_forwards", shared)
-            for run in outcome.runs:
-                self._counts.add("rows", outcome.counted * (0 if run.state is None else run.state.num_rows))
+            ran = [0.0 if run.state is None else run.state.last_ran for run in outcome.runs]
+            self._counts.add("forwards", outcome.counted and any(ran))
+            self._counts.add("shared_forwards", shared and sum(share > 0 for share in ran) > 1)
+            for run, share in zip(outcome.runs, ran, strict=True):
+                rows = 0 if run.state is None else run.state.num_rows
+                self._counts.add("rows", outcome.counted * rows * share)
+                self._counts.add("skipped_forwards", outcome.counted * (1 - share))
                 run.shared = run.shared or shared
                 self._stepped(run, outcome.seconds, sharing=len(outcome.runs))
 
@@ -212,7 +215,7 @@ class Worker:
         except Exception as error:
             self._failed(run, error)
             return
-        self._report(run, work=float(run.state.num_rows))
+        self._report(run, work=run.state.num_rows * run.state.last_ran)
 
     def _report(self, run: JobRun, *, work: float) -> None:
         """Keeps the scheduler's books. Units other than forwards count as nothing: they are short and come once."""

@@ -50,11 +50,15 @@ class JobVoice:
         self._peek = Peek(state) if time.monotonic() >= self._next_preview_at else None
 
     def stepped(
-        self, state: RequestState, seconds: float, cost: CostModel, *, forwards_left: int, outputs: int
+        self, state: RequestState, seconds: float, cost: CostModel, *, forwards_left: float, outputs: int
     ) -> None:
         """``outputs``: clips that are not decoded yet, this one included. What others do between two of its steps is
         not its own time: whoever knows the order of all jobs adds that."""
-        self._step_s = seconds if self._step_s is None else 0.7 * self._step_s + 0.3 * seconds
+        whole_s = seconds / state.last_ran if state.last_ran else None  # of a forward of which all is run
+        if self._step_s is None:
+            self._step_s = cost.forward_s(state.num_rows) if whole_s is None else whole_s
+        elif whole_s is not None:
+            self._step_s = 0.7 * self._step_s + 0.3 * whole_s
         pixels = pixels_of(state.geometry)
         self._decode_s = cost.left_s(num_forwards=0, step_s=0.0, pixels=pixels)
         eta_s = cost.left_s(num_forwards=forwards_left, step_s=self._step_s, pixels=pixels * outputs)

@@ -62,7 +62,7 @@ def read_audio(
         wave, rate = decode_native(container, label, max_seconds=max_seconds, start_time_s=start_time_s)
     if not wave.shape[1]:
         raise MediaError(
-            f"{label}: start_time_seconds={start_time_s:g} is outside the source duration",
+            f"{label}: start_time_s={start_time_s:g} is outside the source duration",
             hint="start earlier",
             param=label,
         )

@@ -234,16 +234,16 @@ def _check_sides(width: int, height: int, limits: MediaLimits, name: str) -> Non
 def _check_start(duration_s: float, start_s: float, limits: MediaLimits, name: str) -> None:
     if start_s < 0 or (start_s > 0 and start_s >= duration_s):
         raise MediaError(
-            f"{name}: start_time_seconds={start_s:g} is outside the source duration of {duration_s:.2f} s",
+            f"{name}: start_time_s={start_s:g} is outside the source duration of {duration_s:.2f} s",
             hint="start earlier",
-            param="start_time_seconds",
+            param="start_time_s",
         )
     if start_s > 0 and duration_s - start_s < limits.min_seconds - limits.slack_s:
         raise MediaError(
-            f"{name}: start_time_seconds={start_s:g} leaves {duration_s - start_s:.2f} s, "
+            f"{name}: start_time_s={start_s:g} leaves {duration_s - start_s:.2f} s, "
             f"at least {limits.min_seconds:g} are needed",
             hint="start earlier",
-            param="start_time_seconds",
+            param="start_time_s",
         )
 
 

@@ -196,7 +196,7 @@ def _fill_slots(pictures: TimedFrames, pixels_of: _Pixels, *, fps: int, num_slot
     if not slots:
         if pictures.num_decoded:
             raise MediaError(
-                f"{label}: start_time_seconds={float(pictures.start_time_s):g} is outside the source duration",
+                f"{label}: start_time_s={float(pictures.start_time_s):g} is outside the source duration",
                 hint="start earlier",
                 param=label,
             )

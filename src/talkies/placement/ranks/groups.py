@@ -90,3 +90,9 @@ class RankGroups:
         found = torch.empty(self.peers.world * len(values), dtype=torch.int64)
         self.peers.together(what, lambda: _gather(found, mine, group=self.peers.group))
         return [list(map(int, row)) for row in found.view(self.peers.world, -1)]
+
+    def total(self, values: Tensor) -> Tensor:
+        """The sum of all ranks' values, the same bits on each. Collective."""
+        found = values.clone()
+        self.peers.together("ranks summed what they saw", lambda: dist.all_reduce(found, group=self.peers.group))
+        return found

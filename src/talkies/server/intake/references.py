@@ -9,10 +9,11 @@ from typing import Any
 
 from starlette.datastructures import UploadFile
 
-from talkies.errors import InvalidRequest
+from talkies.errors import InvalidRequest, retold
 from talkies.files.paths import own_name
 from talkies.media.reference_kinds import kind_of_file, kind_of_head, kind_of_uri
 from talkies.request import KEYFRAME_ROLES, LOCK_KINDS, Kind, Role, Task
+from talkies.server.errors import FIELDS
 from talkies.server.intake import fields
 from talkies.server.intake.body import Body
 from talkies.server.intake.coerce import coerce, kind_of, parse_json, shown
@@ -53,6 +54,7 @@ def blamed_on(source: Source) -> Iterator[None]:
     try:
         yield
     except InvalidRequest as error:
+        retold(error, FIELDS)
         if error.param == "start_time_seconds":
             error.param = source.start_field
         elif error.param == "end_time_seconds":

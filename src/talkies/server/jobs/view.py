@@ -12,6 +12,7 @@ from talkies.capacity.demand import num_forwards
 from talkies.engine.port.facts import Facts
 from talkies.few_steps import in_use
 from talkies.h3.geometry import Geometry, Limits
+from talkies.quality import chosen
 from talkies.request import VideoRequest
 from talkies.server.jobs.live import Live, LiveState, percent
 from talkies.server.jobs.record import JobRecord
@@ -60,6 +61,8 @@ class VideoJob(BaseModel):
     num_forwards: int
     num_inference_steps: int
     adapters: list[dict[str, Any]]
+    skipped_fraction: float | None
+    step_cache: dict[str, Any] | None
     queue_position: int | None
     stage: str | None
     step: int | None
@@ -101,7 +104,9 @@ class ErrorEnvelope(BaseModel):
 def planned_facts(request: VideoRequest, geometry: Geometry, limits: Limits, *, remix_of: str | None = None) -> Facts:
     """What the clip will be, known before the queue. The engine's facts replace these when they come."""
     adapters = in_use(request, limits.adapters)
+    cache = chosen(request, limits.tiers, limits.adapters, limits.default_num_sigmas)
     plan = Facts.of(request, geometry, num_forwards=num_forwards(request, limits), adapters=adapters)
+    plan = replace(plan, step_cache=cache.facts())
     return replace(plan, seconds=round(geometry.duration_s, 6), remix_of=remix_of)  # the engine's seconds are exact
 
 
@@ -152,6 +157,8 @@ def job_object(record: JobRecord, live: Live, states: Mapping[str, LiveState] | 
         "num_forwards": facts.num_forwards,
         "num_inference_steps": facts.num_forwards + 1,
         "adapters": list(facts.adapters),
+        "skipped_fraction": facts.skipped_fraction,
+        "step_cache": None if facts.step_cache is None else dict(facts.step_cache),
         "queue_position": state.queue_position if running and state else None,
         "stage": state.stage if running and state else None,
         "step": state.step if running and state else None,

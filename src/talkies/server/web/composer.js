@@ -15,6 +15,7 @@ const FIELDS = {
   seed: "seed",
   steps: "num_inference_steps",
   shift: "flow_shift",
+  quality: "quality",
   fit: "fit",
   audio: "audio",
 };

@@ -54,6 +54,7 @@ const FIELDS = {
   num_inference_steps: ["Steps", "steps"],
   flow_shift: ["Shift", "shift"],
   fit: ["Fit", "fit"],
+  quality: ["Quality", "quality"],
   input_references: ["References", "files"],
   input_reference: ["References", "files"],
   conditions: ["References", "files"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from talkies.errors import InvalidRequest
+from talkies.errors import InvalidRequest, retold
 from talkies.request import LOCK_KINDS, Condition, Role
 
 
@@ -15,7 +15,12 @@ def lock(role: Role, uri: str | None, flag: str, window: str | None) -> list[Con
             )
         return []
     start, end = (None, None) if window is None else _times(flag, window)
-    return [Condition(kind=LOCK_KINDS[role], uri=uri, role=role, start_time_s=start or 0.0, end_time_s=end)]
+    try:
+        return [Condition(kind=LOCK_KINDS[role], uri=uri, role=role, start_time_s=start or 0.0, end_time_s=end)]
+    except InvalidRequest as error:
+        if window is not None and error.param in ("start_time_s", "end_time_s"):
+            retold(error, {"start_time_s": "FROM", "end_time_s": "TO"}).param = flag
+        raise
 
 
 def _times(flag: str, window: str) -> tuple[float | None, float | None]:

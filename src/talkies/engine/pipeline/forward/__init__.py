@@ -1,0 +1,1 @@
+"""One forward of several requests: who they are together, and what their step caches leave out."""
