@@ -165,7 +165,7 @@ def test_degrees_that_cannot_be_are_refused_before_a_process_is_started():
         (
             {"ring_degree": 2, "attention": "flex"},
             "ring_degree needs an attention that gives its log-sum-exp, and attention=flex does not here",
-            "use --attention sdpa, or --ulysses-degree in place of --ring-degree",
+            "use attention=sdpa, or ulysses_degree in place of ring_degree",
         ),
     ):
         with pytest.raises(ConfigError) as caught:
