@@ -3,6 +3,8 @@
 import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from talkies.request import VideoRequest
 from tests.server.fakes import FakeService
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *ROOT.glob("training/*.md")]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *ROOT.glob("training/*.md")]
 
 
 def commands():
@@ -59,3 +61,9 @@ def test_a_command_of_the_documents_is_taken(line, monkeypatch, tmp_path):
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, (result.output, result.exception)
     assert ran
+
+
+@pytest.mark.slow
+def test_the_table_of_plans_is_the_planners():
+    done = subprocess.run([sys.executable, ROOT / "docs" / "plans.py", "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr or "python docs/plans.py writes it anew"

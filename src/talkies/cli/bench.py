@@ -13,16 +13,22 @@ from talkies.cli.help_page import Command
 
 app = typer.Typer(help="Measure this machine.", no_args_is_help=True)
 
-JSON = typer.Option(False, "--json", help="One JSON object on the last line of stdout.")
+JSON = typer.Option(False, "--json", help="Writes the results as one JSON object on the last line of stdout.")
 
 
 @app.command("forward", cls=Command)
 @reports_errors
 @takes_engine_options("device", "attention", "kernels", "quantization", "mlp_rows", "head_groups")
 def forward(
-    size: str = typer.Option("auto", help="full (8.7 s), small (672x384, 5 s) or tiny; auto: full on a GPU."),
-    layers: int | None = typer.Option(None, min=1, help="Blocks of the model; all when absent."),
-    repeats: int = typer.Option(3, min=1, help="Measurements; the median counts."),
+    size: str = typer.Option(
+        "auto",
+        help="The size of the forward: full (8.7 s of 1152x832), small (5 s of 672x384), tiny, or auto, which is "
+        "full on a GPU.",
+    ),
+    layers: int | None = typer.Option(
+        None, min=1, help="How many blocks the model has. By default it has all of them."
+    ),
+    repeats: int = typer.Option(3, min=1, help="How many times to measure; the median is reported."),
     json: bool = JSON,
     *,
     engine: dict[str, Any],
@@ -43,8 +49,10 @@ def forward(
 @reports_errors
 @takes_engine_options("device", "kernels")
 def kernels(
-    size: str = typer.Option("auto", help="full, small or tiny; auto: full on a GPU."),
-    repeats: int = typer.Option(10, min=1, help="Measurements; the median counts."),
+    size: str = typer.Option(
+        "auto", help="The size of the operands: full, small, tiny, or auto, which is full on a GPU."
+    ),
+    repeats: int = typer.Option(10, min=1, help="How many times to measure; the median is reported."),
     json: bool = JSON,
     *,
     engine: dict[str, Any],
@@ -60,10 +68,13 @@ def kernels(
 @takes_engine_options()
 def e2e(
     prompt: str = typer.Option(
-        "a red ball bounces slowly on a dark background with a bell sound", help="What happens in the clip."
+        "a red ball bounces slowly on a dark background with a bell sound",
+        help="A description of the clip that is measured.",
     ),
-    steps: int | None = typer.Option(None, help="Sigma points; the checkpoint's when absent."),
-    repeats: int = typer.Option(3, min=1, help="Measurements; the median counts."),
+    steps: int | None = typer.Option(
+        None, help="The number of noise levels, one more than forwards. The default is the checkpoint's."
+    ),
+    repeats: int = typer.Option(3, min=1, help="How many times to measure; the median is reported."),
     json: bool = JSON,
     *,
     engine: dict[str, Any],

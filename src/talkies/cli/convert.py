@@ -11,9 +11,13 @@ from talkies.cli.common import cleans_up, reports_errors
 
 @reports_errors
 def convert(
-    source: str = typer.Argument(..., help="Folder or hub id; h3-tiny is the embedded checkpoint."),
-    target: Path = typer.Argument(..., help="Folder to write; must not exist."),
-    to: str = typer.Option(..., help="port (diffusers) or original (FL2VA/, Ref2VA/)."),
+    source: str = typer.Argument(
+        ..., help="The checkpoint to convert: a folder, a hub id, or h3-tiny, which is inside the package."
+    ),
+    target: Path = typer.Argument(..., help="The folder to write, which must not exist yet."),
+    to: str = typer.Option(
+        ..., help="The layout to write: port, which diffusers reads, or original, with the folders FL2VA and Ref2VA."
+    ),
 ) -> None:
     """Convert a checkpoint between its two disk layouts; tensors keep their bits and dtypes."""
     from talkies.engine.load.checkpoint import locate

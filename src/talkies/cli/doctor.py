@@ -18,7 +18,7 @@ LIBRARIES = ("torch", "numpy", "transformers", "diffusers", "safetensors", "av",
 
 
 @reports_errors
-def doctor(json: bool = typer.Option(False, "--json", help="One JSON object on stdout.")) -> None:
+def doctor(json: bool = typer.Option(False, "--json", help="Writes the report to stdout as one JSON object.")) -> None:
     """Torch, devices, codecs, memory. Exit 1 when something that every clip needs is missing."""
     report = examine()
     if json:

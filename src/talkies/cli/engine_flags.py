@@ -85,7 +85,8 @@ def _config() -> inspect.Parameter:
         callback=read_config,
         is_eager=True,
         metavar="FILE",
-        help="A TOML file whose keys are flag names; a table [serve] or [generate] is for that command.",
+        help="A TOML file whose keys are names of options. A table [serve] or [generate] is for that command "
+        "alone. By default no file is read.",
         rich_help_panel="Advanced",
     )
     return inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=flag, annotation=Path | None)

@@ -25,14 +25,16 @@ BATCH = "Several clips"
 @takes_engine_options()
 def generate(
     prompt: str | None = typer.Argument(
-        None, help="What happens in the clip, in words, in quotes; - reads it from stdin."
+        None,
+        help="A description of the clip in plain words, between quotes; - reads it from stdin. It is required without "
+        "--from and --prompts.",
     ),
     output: Path | None = typer.Option(
         None,
         "-o",
         "--output",
-        help="The MP4 to write, clip.mp4 if absent; one that is there is replaced. {index:03}, {seed} and {prompt} in "
-        "its name are filled in.",
+        help="The MP4 file to write. A file of that name is replaced; {index:03}, {seed} and {prompt} in the name are "
+        "filled in. The default is clip.mp4.",
         rich_help_panel=REQUEST,
     ),
     prompts: Path | None = typer.Option(
@@ -43,7 +45,10 @@ def generate(
         rich_help_panel=BATCH,
     ),
     seeds: str | None = typer.Option(
-        None, metavar="LIST", help="Makes each prompt with several seeds: 1,2,7 or 1..4.", rich_help_panel=BATCH
+        None,
+        metavar="LIST",
+        help="Makes each prompt with several seeds, such as 1,2,7 or 1..4. By default it has the one of --seed.",
+        rich_help_panel=BATCH,
     ),
     overwrite: bool = typer.Option(
         False, "--overwrite", help="Clips of a batch that are there already are made again.", rich_help_panel=BATCH
@@ -55,112 +60,179 @@ def generate(
         rich_help_panel=BATCH,
     ),
     source: Path | None = typer.Option(
-        None, "--from", help="Repeats the clip in this MP4 from its metadata.", rich_help_panel=REQUEST
+        None,
+        "--from",
+        help="An MP4 of talkies whose request is repeated. Other options replace what they name. By default "
+        "PROMPT says what to make.",
+        rich_help_panel=REQUEST,
     ),
     seed: int | None = typer.Option(
-        None, help="A 64-bit integer that draws the noise; 42 if absent.", rich_help_panel=REQUEST
+        None,
+        help="A 64-bit integer from which the noise is drawn: the same seed makes the same clip. The default is 42.",
+        rich_help_panel=REQUEST,
     ),
     seconds: float | None = typer.Option(
-        None, help="The wanted length; frames are snapped up to 17n+5.", rich_help_panel=REQUEST
+        None,
+        help="The length of the clip in seconds, at 24 frames a second. It is rounded up to 17n+5 frames. The "
+        "default is the checkpoint's.",
+        rich_help_panel=REQUEST,
     ),
-    frames: int | None = typer.Option(None, help="The wanted frames, instead of --seconds.", rich_help_panel=REQUEST),
-    size: str | None = typer.Option(None, help="The canvas as WIDTHxHEIGHT in pixels.", rich_help_panel=REQUEST),
+    frames: int | None = typer.Option(
+        None,
+        help="The length of the clip in frames, instead of --seconds. It is rounded up to 17n+5.",
+        rich_help_panel=REQUEST,
+    ),
+    size: str | None = typer.Option(
+        None,
+        help="The size of the picture as WIDTHxHEIGHT in pixels. By default it follows from --aspect.",
+        rich_help_panel=REQUEST,
+    ),
     aspect: str | None = typer.Option(
-        None, help="The canvas' shape: 21:9, 16:9, 4:3, 1:1, 3:4, 9:16, W:H or auto.", rich_help_panel=REQUEST
+        None,
+        help="The shape of the picture: 21:9, 16:9, 4:3, 1:1, 3:4, 9:16, W:H or auto. The default is 16:9, and "
+        "with keyframes or footage their own.",
+        rich_help_panel=REQUEST,
     ),
     steps: int | None = typer.Option(
-        None, help="Sigma points, as peers count: 50 steps are 49 forwards.", rich_help_panel=REQUEST
+        None,
+        help="The number of noise levels, 0 at the end included: 50 of them take 49 forwards. The default is the "
+        "checkpoint's.",
+        rich_help_panel=REQUEST,
     ),
     forwards: int | None = typer.Option(
-        None, help="Forwards of the model: the other way to say --steps.", rich_help_panel=REQUEST
+        None,
+        help="The number of passes through the model, instead of --steps, which counts one more.",
+        rich_help_panel=REQUEST,
     ),
     sigmas: str | None = typer.Option(
-        None, help="A ladder of your own, for example 1,0.75,0.5,0.25,0.", rich_help_panel=REQUEST
+        None,
+        help="The noise levels themselves, falling to 0, such as 1,0.75,0.5,0.25,0. By default they are evenly spaced.",
+        rich_help_panel=REQUEST,
     ),
     flow_shift: float | None = typer.Option(
-        None, help="Video's sigma shift; the checkpoint's if absent.", rich_help_panel=REQUEST
+        None,
+        help="How far the noise levels of the picture are shifted towards noise. The default is the checkpoint's.",
+        rich_help_panel=REQUEST,
     ),
     audio_flow_shift: float | None = typer.Option(
-        None, help="Sound's sigma shift; the checkpoint's if absent.", rich_help_panel=REQUEST
+        None,
+        help="How far the noise levels of the sound are shifted towards noise. The default is the checkpoint's.",
+        rich_help_panel=REQUEST,
     ),
     quality: str | None = typer.Option(
         None,
-        help="lossless, or high, medium, low: a step cache leaves out more and more of the forwards.",
+        help="How much may be skipped: lossless runs every forward; high, medium and low leave out more and more of "
+        "them. The default is lossless.",
         rich_help_panel=REQUEST,
     ),
     task: str | None = typer.Option(
-        None, help="t2va, fl2va or ref2va; known from the conditions if absent.", rich_help_panel=REQUEST
+        None,
+        help="The task: t2va (from words), fl2va (between keyframes) or ref2va (after references). By default "
+        "it follows from the pictures, videos and sounds that are given.",
+        rich_help_panel=REQUEST,
     ),
     outputs: int | None = typer.Option(
         None,
         "-n",
         "--outputs",
-        help="Several clips: NAME-0.mp4 with seed, NAME-1.mp4 with seed+1, ...",
+        help="How many clips to make, 1 to 10. Several are called NAME-0.mp4, NAME-1.mp4 and so on, with seeds "
+        "that count up. The default is 1.",
         rich_help_panel=REQUEST,
     ),
-    no_audio: bool = typer.Option(False, "--no-audio", help="The file gets no audio stream.", rich_help_panel=REQUEST),
+    no_audio: bool = typer.Option(
+        False, "--no-audio", help="Writes a file without an audio stream.", rich_help_panel=REQUEST
+    ),
     no_record_inputs: bool = typer.Option(
         False,
         "--no-record-inputs",
-        help="The file does not name its references, nor hold their hashes.",
+        help="Leaves the names and hashes of references out of the file's metadata.",
         rich_help_panel=REQUEST,
     ),
     use_adapter: list[str] = typer.Option(
         [],
         metavar="NAME",
-        help="An adapter that --adapter loads, as NAME or NAME:STRENGTH, and none that is not named; repeatable.",
+        help="An adapter of --adapter to use, as NAME or NAME:STRENGTH; those that are not named are off. The "
+        "option may be repeated. By default all adapters are used that --adapter turns on.",
         rich_help_panel=REQUEST,
     ),
-    no_adapters: bool = typer.Option(False, "--no-adapters", help="No adapter is used.", rich_help_panel=REQUEST),
+    no_adapters: bool = typer.Option(
+        False, "--no-adapters", help="Uses none of the adapters that --adapter loads.", rich_help_panel=REQUEST
+    ),
     first_frame: str | None = typer.Option(
-        None, metavar="IMG", help="The clip begins with this picture.", rich_help_panel=CONDITIONS
+        None,
+        metavar="IMG",
+        help="A picture with which the clip begins. By default the model makes the first frame.",
+        rich_help_panel=CONDITIONS,
     ),
     last_frame: str | None = typer.Option(
-        None, metavar="IMG", help="The clip ends with this picture.", rich_help_panel=CONDITIONS
+        None,
+        metavar="IMG",
+        help="A picture with which the clip ends. By default the model makes the last frame.",
+        rich_help_panel=CONDITIONS,
     ),
     reference: list[str] = typer.Option(
-        [], metavar="FILE", help="A picture, video or sound; repeatable, order kept.", rich_help_panel=CONDITIONS
+        [],
+        metavar="FILE",
+        help="A picture, video or sound that the clip takes after. The option may be repeated, and PROMPT names "
+        "references in their order. By default there is none.",
+        rich_help_panel=CONDITIONS,
     ),
     soundtrack: str | None = typer.Option(
         None,
         metavar="FILE",
-        help="The clip gets this sound, and its picture follows it.",
+        help="A sound that becomes the sound of the clip; the picture is made to it. By default the model makes "
+        "the sound.",
         rich_help_panel=CONDITIONS,
     ),
     footage: str | None = typer.Option(
         None,
         metavar="VIDEO",
-        help="The clip gets this picture, and its sound follows it.",
+        help="A video that becomes the picture of the clip; the sound is made to it. By default the model makes "
+        "the picture.",
         rich_help_panel=CONDITIONS,
     ),
     redo_sound: str | None = typer.Option(
         None,
         metavar="FROM:TO",
-        help="The part of --soundtrack, in seconds, to make anew; all else is kept. Either end may be left out.",
+        help="The part of --soundtrack to make anew, in seconds. Either end may be left out. By default all of it "
+        "is kept.",
         rich_help_panel=CONDITIONS,
     ),
     redo_picture: str | None = typer.Option(
-        None, metavar="FROM:TO", help="The part of --footage to make anew.", rich_help_panel=CONDITIONS
+        None,
+        metavar="FROM:TO",
+        help="The part of --footage to make anew, in seconds. Either end may be left out. By default all of it is "
+        "kept.",
+        rich_help_panel=CONDITIONS,
     ),
     fit: str | None = typer.Option(
         None,
-        help="How keyframes and footage meet the canvas: stretch, crop, pad, adapt or released.",
+        help="How keyframes and footage of another shape are fitted: stretch, crop, pad, adapt (the clip takes "
+        "their shape) or released (as MiniMax's code does). The default is adapt, and crop beside --size or "
+        "--aspect.",
         rich_help_panel=CONDITIONS,
     ),
     log_level: str | None = typer.Option(
         None,
         envvar="TALKIES_LOG_LEVEL",
-        help="debug, info (what was chosen, loaded and how fast), warning or error.",
+        help="The log lines to show: debug, info, warning or error. By default they are warnings and errors.",
         rich_help_panel=ADVANCED,
     ),
-    quiet: bool = typer.Option(False, "-q", "--quiet", help="Nothing on stderr but errors.", rich_help_panel=ADVANCED),
+    quiet: bool = typer.Option(
+        False, "-q", "--quiet", help="Writes nothing to stderr but errors.", rich_help_panel=ADVANCED
+    ),
     verbose: bool = typer.Option(
-        False, "-v", "--verbose", help="The same as --log-level info.", rich_help_panel=ADVANCED
+        False,
+        "-v",
+        "--verbose",
+        help="Shows what was chosen and loaded, as --log-level info does.",
+        rich_help_panel=ADVANCED,
     ),
     json: bool = typer.Option(
         False,
         "--json",
-        help="The last line of stdout is one JSON object with the facts of the clip; of several clips a line for each.",
+        help="Writes the facts of the clip, or an error, as one JSON object on the last line of stdout; of several "
+        "clips a line for each.",
         rich_help_panel=ADVANCED,
     ),
     *,

@@ -11,8 +11,8 @@ from talkies.cli.common import plain, print_json, reports_errors
 
 @reports_errors
 def inspect(
-    file: Path = typer.Argument(..., help="A clip of talkies, or any video."),
-    json: bool = typer.Option(False, "--json", help="One JSON object on stdout."),
+    file: Path = typer.Argument(..., help="The file to report on: a clip of talkies or any other video."),
+    json: bool = typer.Option(False, "--json", help="Writes the report to stdout as one JSON object."),
 ) -> None:
     """Streams, lengths, loudness, black or frozen spans, A/V offset, and the request that made the clip."""
     from talkies.media.inspect.report import inspect as measure

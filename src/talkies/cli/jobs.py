@@ -19,11 +19,17 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Jobs of a running server.")
 
-URL = typer.Option("http://127.0.0.1:8000", envvar="TALKIES_URL", help="Where the server is.")
-KEY = typer.Option(None, envvar=["TALKIES_API_KEY", "VLLM_API_KEY"], help="Bearer key.")
-ID = typer.Argument(..., help="A job's id, as `talkies jobs list` shows it.")
-IDS = typer.Argument(..., help="Ids, as `talkies jobs list` shows them.")
-JSON = typer.Option(False, "--json", help="JSON, one object per line.")
+URL = typer.Option(
+    "http://127.0.0.1:8000", envvar="TALKIES_URL", help="The address of the server whose jobs are meant."
+)
+KEY = typer.Option(
+    None,
+    envvar=["TALKIES_API_KEY", "VLLM_API_KEY"],
+    help="The key of a server that was started with --api-key. By default none is sent.",
+)
+ID = typer.Argument(..., help="The id of the job, as `talkies jobs list` shows it.")
+IDS = typer.Argument(..., help="The ids of the jobs, as `talkies jobs list` shows them.")
+JSON = typer.Option(False, "--json", help="Writes JSON to stdout, one object on each line.")
 
 
 @app.command("list")
@@ -31,8 +37,10 @@ JSON = typer.Option(False, "--json", help="JSON, one object per line.")
 def list_jobs(
     url: str = URL,
     api_key: str | None = KEY,
-    limit: int = typer.Option(20, min=1, max=100, help="At most so many, newest first."),
-    after: str | None = typer.Option(None, help="Only jobs older than this id."),
+    limit: int = typer.Option(20, min=1, max=100, help="How many jobs to list at most, the newest first."),
+    after: str | None = typer.Option(
+        None, help="The id of a job: older ones are listed. By default the list begins with the newest."
+    ),
     json: bool = JSON,
 ) -> None:
     """The newest jobs of this key."""

@@ -55,29 +55,58 @@ REQUEST = "Request"
 @takes_engine_options(*PLANNED)
 def plan(
     model: str = typer.Argument(
-        RELEASED, help="Folder or hub id; the released MiniMax-H3's sizes without a file of it if absent."
+        RELEASED,
+        help="The checkpoint to plan for: a folder, a hub id, or minimax-h3, which is the released model and "
+        "needs no file of it.",
     ),
     gpu: str | None = typer.Option(
         None,
         metavar="GPU",
-        help="The GPU to plan for: a card by name such as 4090, a100-40, h100 or h200, or its memory, bus and rate "
-        "such as 24GiB,25GB/s,330TFLOPs; ,ram=128GiB and ,fp8=660TFLOPs may follow either. The GPU of this machine "
-        "if absent.",
+        help="The GPU to plan for: its name, such as 4090 or h100, or its memory, bus and rate, such as "
+        "24GiB,25GB/s,330TFLOPs. Host memory and an fp8 rate may follow, as ,ram=128GiB,fp8=660TFLOPs. By default it "
+        "is the GPU of this machine.",
         rich_help_panel="Devices",
     ),
-    seconds: float | None = typer.Option(None, help="The clip's length.", rich_help_panel=REQUEST),
-    frames: int | None = typer.Option(None, help="The clip's length in frames.", rich_help_panel=REQUEST),
-    size: str | None = typer.Option(None, help="The canvas as WIDTHxHEIGHT in pixels.", rich_help_panel=REQUEST),
-    aspect: str | None = typer.Option(None, help="The canvas' shape: 16:9, 1:1, ...", rich_help_panel=REQUEST),
-    steps: int | None = typer.Option(None, help="Sigma points; 50 are 49 forwards.", rich_help_panel=REQUEST),
+    seconds: float | None = typer.Option(
+        None, help="The length of the clip in seconds. The default is the checkpoint's.", rich_help_panel=REQUEST
+    ),
+    frames: int | None = typer.Option(
+        None,
+        help="The length of the clip in frames, instead of --seconds. The default is the checkpoint's.",
+        rich_help_panel=REQUEST,
+    ),
+    size: str | None = typer.Option(
+        None,
+        help="The size of the picture as WIDTHxHEIGHT in pixels. By default it follows from --aspect.",
+        rich_help_panel=REQUEST,
+    ),
+    aspect: str | None = typer.Option(
+        None, help="The shape of the picture, such as 16:9 or 1:1. The default is 16:9.", rich_help_panel=REQUEST
+    ),
+    steps: int | None = typer.Option(
+        None,
+        help="The number of noise levels, 0 at the end included: 50 of them take 49 forwards. The default is the "
+        "checkpoint's.",
+        rich_help_panel=REQUEST,
+    ),
     keyframes: int = typer.Option(
-        0, min=0, max=2, help="Pictures at the ends of the clip.", rich_help_panel="Conditions"
+        0,
+        min=0,
+        max=2,
+        help="How many pictures are given for the ends of the clip, 0 to 2.",
+        rich_help_panel="Conditions",
     ),
     fp8_attention: bool = typer.Option(
-        False, "--fp8-attention", help="Attention is in e4m3, too.", rich_help_panel="Advanced"
+        False,
+        "--fp8-attention",
+        help="Plans with fp8 attention (fa3-fp8), which is an approximation.",
+        rich_help_panel="Advanced",
     ),
     json: bool = typer.Option(
-        False, "--json", help="The last line of stdout is one JSON object.", rich_help_panel="Advanced"
+        False,
+        "--json",
+        help="Writes the plan, or an error, as one JSON object on the last line of stdout.",
+        rich_help_panel="Advanced",
     ),
     *,
     engine: dict[str, Any],

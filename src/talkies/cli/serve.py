@@ -40,205 +40,233 @@ class ServeCommand(Command):
 def serve(
     context: typer.Context,
     arguments: list[str] | None = typer.Argument(
-        None, metavar="MODEL", help="A folder or hub id; the embedded checkpoint if absent."
+        None,
+        metavar="MODEL",
+        help="The checkpoint to serve: a folder or a hub id. The default is the small checkpoint inside the package.",
     ),
     diffusion_quantization_config: str | None = typer.Option(
         None,
         "--diffusion-quantization-config",
         metavar="JSON",
-        help="A peer's JSON of precisions: method and ignored_layers of transformer and text_encoder.",
+        help="Precisions as vLLM-Omni writes them in JSON: method and ignored_layers of transformer and "
+        "text_encoder. By default --quantization and --text-quantization say them.",
         rich_help_panel=MODEL,
     ),
     diffusion_offload_config: str | None = typer.Option(
         None,
         "--diffusion-offload-config",
         metavar="JSON",
-        help="A peer's JSON of where weights live: mode, components, layer_options.",
+        help="Where weights live, as vLLM-Omni writes it in JSON: mode, components and layer_options. By default "
+        "--offload says it.",
         rich_help_panel=MEMORY,
     ),
     host: str = typer.Option(
         "127.0.0.1",
         envvar="TALKIES_HOST",
         metavar="ADDRESS",
-        help="The address to listen on; 0.0.0.0 serves every network of this machine.",
+        help="The address to listen on. With 0.0.0.0 every network of this machine can reach the server.",
         rich_help_panel=SERVER,
     ),
     port: int = typer.Option(
         8000,
         envvar="TALKIES_PORT",
         metavar="N",
-        help="The port to listen on; 0 takes a free one.",
+        help="The port to listen on. With 0 the server takes a free one.",
         rich_help_panel=SERVER,
     ),
     root_path: str = typer.Option(
         "",
         envvar="TALKIES_ROOT_PATH",
         metavar="PATH",
-        help="The path under which a proxy serves this, such as /talkies.",
+        help="The path under which a proxy offers this server, such as /talkies. By default it is the root.",
         rich_help_panel=SERVER,
     ),
     ssl_keyfile: Path | None = typer.Option(
         None,
         envvar="TALKIES_SSL_KEYFILE",
         metavar="FILE",
-        help="The key of --ssl-certfile, in PEM.",
+        help="The file with the private key of --ssl-certfile, in PEM. It is required beside that option only; by "
+        "default the server speaks HTTP.",
         rich_help_panel=SERVER,
     ),
     ssl_certfile: Path | None = typer.Option(
         None,
         envvar="TALKIES_SSL_CERTFILE",
         metavar="FILE",
-        help="A certificate in PEM: the server then speaks HTTPS only.",
+        help="The file with a certificate in PEM. With it the server speaks HTTPS only; by default it speaks HTTP.",
         rich_help_panel=SERVER,
     ),
     allowed_origins: list[str] = typer.Option(
         [],
         envvar="TALKIES_ALLOWED_ORIGINS",
         metavar="ORIGIN",
-        help="Web pages from elsewhere that may call the API, such as https://app.example; * is all. Repeatable, or a "
-        "JSON list.",
+        help="An origin whose web pages may call the API, such as https://app.example, or * for all. The option may be "
+        "repeated, or take a JSON list. By default no other site's pages may.",
         rich_help_panel=SERVER,
     ),
     api_key: list[str] = typer.Option(
         [],
         envvar=["TALKIES_API_KEY", "VLLM_API_KEY"],
         metavar="KEY",
-        help="A bearer key that requests must carry; repeat for more. Jobs belong to their key.",
+        help="A key that requests must carry as a bearer token. Whoever sends a key sees the jobs of that key "
+        "only. The option may be repeated; by default no key is asked for.",
         rich_help_panel=SERVER,
     ),
     protect_all: bool = typer.Option(
         False,
         "--protect-all",
         envvar="TALKIES_PROTECT_ALL",
-        help="/metrics, /load, /version and /openapi.json want a key, too; /health, /ping and the page never do.",
+        help="Asks for a key at /metrics, /load, /version and /openapi.json, too. /health, /ping and the page "
+        "never ask for one.",
         rich_help_panel=SERVER,
     ),
     served_model_name: list[str] = typer.Option(
         [],
         envvar="TALKIES_SERVED_MODEL_NAME",
         metavar="NAME",
-        help="The model's name in the API; the first of several is shown, requests may use each.",
+        help="The name of the model in the API. Of several names the first is shown and requests may use each. By "
+        "default it is the checkpoint's.",
         rich_help_panel=SERVER,
     ),
     data_dir: Path | None = typer.Option(
         None,
         envvar=["TALKIES_DATA_DIR", "VLLM_OMNI_SERVER_STORAGE__PATH", "VLLM_OMNI_STORAGE_PATH"],
         metavar="DIR",
-        help="The folder of jobs and videos; the XDG data folder if absent.",
+        help="The folder for jobs and videos. By default it is talkies in the XDG data folder.",
         rich_help_panel=SERVER,
     ),
     policy: str = typer.Option(
         "shortest-remaining",
         envvar="TALKIES_POLICY",
         metavar="WORD",
-        help="Whose turn it is between two steps: fifo, shortest-remaining or fair.",
+        help="The policy by which the next job is chosen after each step: fifo, shortest-remaining or fair.",
         rich_help_panel=SERVER,
     ),
     max_num_seqs: int = typer.Option(
-        1, envvar="TALKIES_MAX_NUM_SEQS", metavar="N", help="Requests in one packed forward.", rich_help_panel=SERVER
+        1,
+        envvar="TALKIES_MAX_NUM_SEQS",
+        metavar="N",
+        help="How many requests may share one forward.",
+        rich_help_panel=SERVER,
     ),
     max_queue: int = typer.Option(
         64,
         envvar="TALKIES_MAX_QUEUE",
         metavar="N",
-        help="Jobs that may wait before a POST is 429.",
+        help="How many jobs may wait. While so many do, a new one is answered with 429.",
         rich_help_panel=SERVER,
     ),
     max_queue_s: float | None = typer.Option(
         None,
         envvar="TALKIES_MAX_QUEUE_S",
         metavar="SECONDS",
-        help="Predicted seconds of work that may wait before a POST is 429.",
+        help="How many predicted seconds of work may wait. While so many do, a new job is answered with 429. By "
+        "default there is no limit.",
         rich_help_panel=SERVER,
     ),
     max_jobs_per_key: int | None = typer.Option(
         None,
         envvar="TALKIES_MAX_JOBS_PER_KEY",
         metavar="N",
-        help="Unfinished jobs that one key may have.",
+        help="How many unfinished jobs one key may have. By default there is no limit.",
         rich_help_panel=SERVER,
     ),
     max_body_mib: int = typer.Option(
-        64, envvar="TALKIES_MAX_BODY_MIB", metavar="N", help="Larger bodies are a 413.", rich_help_panel=SERVER
+        64,
+        envvar="TALKIES_MAX_BODY_MIB",
+        metavar="N",
+        help="The largest body of a request in MiB. A larger one is answered with 413.",
+        rich_help_panel=SERVER,
     ),
     ttl_s: float | None = typer.Option(
         None,
         envvar=["TALKIES_TTL_S", "VLLM_OMNI_SERVER_STORAGE__FILE_TTL"],
         metavar="SECONDS",
-        help="Seconds after which an ended job expires; never if absent.",
+        help="How many seconds an ended job and its files are kept. By default they are kept for ever.",
         rich_help_panel=SERVER,
     ),
     sync_timeout_s: float | None = typer.Option(
         None,
         envvar=["TALKIES_SYNC_TIMEOUT_S", "VLLM_OMNI_VIDEO_SYNC_TIMEOUT"],
         metavar="SECONDS",
-        help="Seconds that /v1/videos/sync may take; no limit if absent.",
+        help="How many seconds a request to /v1/videos/sync may take. By default there is no limit.",
         rich_help_panel=SERVER,
     ),
     timeout_keep_alive: int = typer.Option(
         5,
         envvar=["TALKIES_TIMEOUT_KEEP_ALIVE", "VLLM_HTTP_TIMEOUT_KEEP_ALIVE"],
         metavar="SECONDS",
-        help="Seconds that an idle connection is kept.",
+        help="How many seconds an idle connection is kept open.",
         rich_help_panel=SERVER,
     ),
     media_root: Path | None = typer.Option(
         None,
         envvar="TALKIES_MEDIA_ROOT",
         metavar="DIR",
-        help="The folder below which file:// references may lie; none may if absent.",
+        help="The folder below which references by file:// may lie. By default they are refused.",
         rich_help_panel=SERVER,
     ),
     allow_host: list[str] = typer.Option(
         [],
         envvar="TALKIES_ALLOW_HOST",
         metavar="HOST",
-        help="A private host or network that references and webhooks may name; repeatable.",
+        help="A private host or network that references and webhooks may reach. The option may be repeated; by "
+        "default they reach public addresses only.",
         rich_help_panel=SERVER,
     ),
     server_name: list[str] = typer.Option(
         [],
         envvar="TALKIES_SERVER_NAME",
         metavar="HOST",
-        help="A public name of a server without --api-key; repeatable.",
+        help="A public name under which a server without --api-key answers. The option may be repeated; by "
+        "default it answers to local names.",
         rich_help_panel=SERVER,
     ),
     webhook_secret: str | None = typer.Option(
         None,
         envvar="TALKIES_WEBHOOK_SECRET",
         metavar="TEXT",
-        help="What signs webhooks; requests may not ask for one without it.",
+        help="The secret with which webhooks are signed. By default there is none, and requests for webhooks are "
+        "refused.",
         rich_help_panel=SERVER,
     ),
     disable_fastapi_docs: bool = typer.Option(
-        False, "--disable-fastapi-docs", help="The server has no /openapi.json.", rich_help_panel=SERVER
+        False,
+        "--disable-fastapi-docs",
+        help="Takes /openapi.json and /docs away from the server.",
+        rich_help_panel=SERVER,
     ),
     disable_log_stats: bool = typer.Option(
-        False, "--disable-log-stats", help="The server has no /metrics.", rich_help_panel=SERVER
+        False, "--disable-log-stats", help="Takes /metrics away from the server.", rich_help_panel=SERVER
     ),
     hang_timeout_s: float = typer.Option(
         300.0,
         envvar="TALKIES_HANG_TIMEOUT_S",
         metavar="SECONDS",
-        help="A busy worker without a sign of life for so long, or 20 predicted steps if that is longer, is replaced.",
+        help="After how many seconds without a sign of life a busy worker is replaced. If 20 predicted steps are "
+        "longer, they count.",
         rich_help_panel=ADVANCED,
     ),
     start_timeout_s: float = typer.Option(
         3600.0,
         envvar="TALKIES_START_TIMEOUT_S",
         metavar="SECONDS",
-        help="A worker that loads, without a sign of life for so long, is given up.",
+        help="After how many seconds without a sign of life a worker that loads is given up.",
         rich_help_panel=ADVANCED,
     ),
     log_level: str = typer.Option(
         "info",
         envvar="TALKIES_LOG_LEVEL",
         metavar="WORD",
-        help="Log lines to show: debug, info, warning or error.",
+        help="The log lines to show: debug, info, warning or error.",
         rich_help_panel=ADVANCED,
     ),
     log_json: bool = typer.Option(
-        False, "--log-json", envvar="TALKIES_LOG_JSON", help="Log lines are JSON objects.", rich_help_panel=ADVANCED
+        False,
+        "--log-json",
+        envvar="TALKIES_LOG_JSON",
+        help="Writes each log line as one JSON object.",
+        rich_help_panel=ADVANCED,
     ),
     *,
     engine: dict[str, Any],

@@ -43,14 +43,15 @@ class EngineOptions:
 
     model: str = option(
         EMBEDDED,
-        "A checkpoint's folder or hub id; the checkpoint inside the package if absent.",
+        "The checkpoint to load: a folder or a hub id. The default is the small checkpoint inside the package.",
         "Model",
         peers=("--model-path",),
         hint="give a folder or a hub id",
     )
     task_type: str = option(
         "combined",
-        "One partition of the checkpoint is loaded (fl2va also makes t2va), or combined: all that it has.",
+        "The part of the checkpoint to load: fl2va (clips from words and keyframes), ref2va (clips after "
+        "references) or combined (both). Without this option generate loads the part that its clip needs.",
         "Model",
         choices=("combined", "fl2va", "ref2va"),
         peers=("--model-variant",),
@@ -63,45 +64,50 @@ class EngineOptions:
     )
     quantization: Literal["none", "fp8"] = option(
         "none",
-        "The linears of the DiT's blocks become e4m3 while they load (fp8), or stay as they are (none).",
+        "The precision of the DiT's blocks: fp8 converts their linear layers to e4m3 while they load, which saves "
+        "memory and is an approximation; none keeps them as they are.",
         "Model",
         choices=("none", "fp8"),
     )
     text_quantization: Literal["none", "fp8"] = option(
         "none",
-        "The linears of the text encoder's decoder layers become e4m3 while they load (fp8), or stay (none).",
+        "The precision of the text encoder: fp8 converts the linear layers of its decoder to e4m3 while they "
+        "load, which saves memory and is an approximation; none keeps them.",
         "Model",
         choices=("none", "fp8"),
     )
     quantization_exclude: tuple[str, ...] = option(
         (),
-        "Linears that fp8 leaves as they are, such as blocks.0.* or text_encoder.layers.0.*; repeatable.",
+        "Linear layers that fp8 leaves as they are, such as blocks.0.* or text_encoder.layers.0.*. The option may "
+        "be repeated; by default nothing is left out.",
         "Model",
         kind="words",
     )
     adapters: tuple[NamedPath, ...] = option(
         (),
-        "An adapter (LoRA) as NAME=PATH or NAME=PATH:STRENGTH: on for requests that name none, 0 is off; repeatable.",
+        "An adapter (LoRA) to load, as NAME=PATH or NAME=PATH:STRENGTH. Requests that name no adapters use it at "
+        "that strength, and 0 is off. The option may be repeated; by default no adapter is loaded.",
         "Model",
         kind="named_paths",
         flag="--adapter",
     )
     step_caches: str | None = option(
         None,
-        "What quality=high, medium and low mean: a file of talkies calibrate, or none; the checkpoint's own if absent.",
+        "The file of talkies calibrate that says what the qualities high, medium and low skip, or none to refuse them. "
+        "By default it is the checkpoint's own.",
         "Model",
         hint="give a file that talkies calibrate has written, or none",
     )
     offload: Literal["auto", "none", "layer", "module"] = option(
         "auto",
-        "Where weights live: planned (auto), all on the device (none), streamed by layers (layer), or one component "
-        "at a time on the device (module).",
+        "Where weights live: auto lets the planner decide, none keeps all of them on the device, layer streams "
+        "them layer by layer from host memory, module brings one component at a time.",
         "Memory",
         choices=("auto", "none", "layer", "module"),
     )
     offload_components: tuple[str, ...] = option(
         PARTS,
-        "Components that offload layer and module are about: dit, text, video, audio, separated by commas.",
+        "The components that --offload layer or module is about: dit, text, video and audio, separated by commas.",
         "Memory",
         kind="words",
         choices=PARTS,
@@ -110,46 +116,52 @@ class EngineOptions:
     )
     resident_blocks: int | None = option(
         None,
-        "Blocks of the DiT that stay on the device while the others stream; planned if absent.",
+        "How many blocks of the DiT stay on the device while the others stream from host memory. By default the "
+        "planner decides.",
         "Memory",
         kind="count",
         peers=("--dlo-resident-layers", "--dit-layerwise-resident-layers"),
     )
     vram_budget: int | None = option(
         None,
-        "Device memory such as 12GiB: the peak stays under it, or the start or the job is refused.",
+        "The most device memory to use, such as 12GiB. A start or a job that needs more is refused. By default it "
+        "is 90 % of what is free.",
         "Memory",
         kind="size",
     )
     ram_budget: int | None = option(
         None,
-        "Host memory such as 64GiB: what it cannot hold is refused; on a CPU 90 % of what is free if absent.",
+        "The most host memory to use, such as 64GiB. What needs more is refused. By default it is 90 % of what is "
+        "free.",
         "Memory",
         kind="size",
     )
     mlp_rows: int | None = option(
         None,
-        "Rows that go through a feed-forward at a time, which bounds its memory; all of them if absent.",
+        "How many rows go through a feed-forward layer at a time. Fewer rows need less memory. By default all of "
+        "them go at once.",
         "Memory",
         kind="count",
         low=64,
     )
     head_groups: int = option(
         1,
-        "Turns in which attention computes its heads: more of them need less memory.",
+        "In how many turns attention computes its heads. More turns need less memory.",
         "Memory",
         kind="count",
         low=1,
     )
     device: str = option(
         "auto",
-        "The device: auto (a GPU where there is one), cpu, cuda or cuda:N.",
+        "The device that computes: cpu, cuda, cuda:N, or auto, which takes a GPU where there is one.",
         "Devices",
         hint="use auto, cpu, cuda or cuda:N",
     )
     num_gpus: int | None = option(
         None,
-        "Devices in all: the product of the degrees below; alone they share the DiT by tensor parallelism.",
+        "How many devices work together. Alone it splits the DiT's blocks over them. By default it is the product "
+        "of --tensor-parallel-size, --ulysses-degree and --ring-degree, and beside them it must equal that "
+        "product.",
         "Devices",
         kind="count",
         low=1,
@@ -158,7 +170,8 @@ class EngineOptions:
     )
     tensor_parallel: int = option(
         1,
-        "Devices (with --device cpu: processes) that share the DiT's blocks, each with some heads and channels.",
+        "How many devices split the DiT's blocks, each with some of the heads and channels. With --device cpu "
+        "they are processes.",
         "Devices",
         kind="count",
         low=1,
@@ -179,7 +192,8 @@ class EngineOptions:
     )
     ulysses_degree: int = option(
         1,
-        "Devices (with --device cpu: processes) that share the rows of a forward, and in attention its heads.",
+        "How many devices split the rows of a forward, and in attention its heads. With --device cpu they are "
+        "processes.",
         "Devices",
         kind="count",
         low=1,
@@ -189,7 +203,8 @@ class EngineOptions:
     )
     ring_degree: int = option(
         1,
-        "Devices (with --device cpu: processes) that share the rows of a forward, keys going round between them.",
+        "How many devices split the rows of a forward, while in attention keys go round between them. With "
+        "--device cpu they are processes.",
         "Devices",
         kind="count",
         low=1,
@@ -199,7 +214,8 @@ class EngineOptions:
     )
     threads: int | Literal["auto"] = option(
         "auto",
-        "CPU threads of a process; OMP_NUM_THREADS or all cores if absent. A CPU clip's last bits depend on them.",
+        "How many CPU threads each process uses. By default the number is OMP_NUM_THREADS, or that of all cores. "
+        "The last bits of a clip made on a CPU depend on it.",
         "Devices",
         kind="count",
         low=1,
@@ -208,14 +224,16 @@ class EngineOptions:
     )
     dtype: Literal["auto", "float32", "bfloat16"] = option(
         "auto",
-        "Numbers of the DiT's blocks and the text encoder: bfloat16 on a GPU, float32 on a CPU (auto), or as said.",
+        "The number format of the DiT's blocks and the text encoder: float32, bfloat16, or auto, which is "
+        "bfloat16 on a GPU and float32 on a CPU.",
         "Advanced",
         choices=("auto", "float32", "bfloat16"),
         hint="use auto, float32 or bfloat16 (float16 overflows in the DiT)",
     )
     attention: str = option(
         "auto",
-        "Attention of the DiT: auto (by the machine), sdpa, cudnn, fa3, fa3-fp8, fa4, flex or sage.",
+        "The attention kernel of the DiT: sdpa, cudnn, fa3, fa3-fp8, fa4, flex, sage, or auto, which takes an "
+        "exact one that suits the machine.",
         "Advanced",
         peers=("--diffusion-attention-backend", "--attention-backend"),
         environment=("DIFFUSION_ATTENTION_BACKEND",),
@@ -223,25 +241,27 @@ class EngineOptions:
     )
     text_attention: str = option(
         "sdpa",
-        "Attention of the text encoder's decoder layers: sdpa or fa3.",
+        "The attention kernel of the text encoder's decoder layers: sdpa or fa3.",
         "Advanced",
         hint="use sdpa or fa3",
     )
     kernels: str = option(
         "auto",
-        "The fused kernels: auto (triton on a GPU), triton or reference.",
+        "The fused kernels: triton, reference, which is plain torch, or auto, which is triton on a GPU and "
+        "reference on a CPU.",
         "Advanced",
         hint="use auto, triton or reference",
     )
     cuda_graphs: Literal["auto", "off"] = option(
         "auto",
-        "Small forwards on a GPU are recorded once and replayed (auto), or launched call by call (off).",
+        "How small forwards run on a GPU: auto records each once and replays it, off launches its kernels one by one.",
         "Advanced",
         choices=("auto", "off"),
     )
     isolate: Literal["none", "modality"] = option(
         "none",
-        "With modality, text, picture and sound do not see each other: for checkpoints that were trained so.",
+        "Whether modalities see each other in attention: modality keeps text, picture and sound apart, for "
+        "checkpoints that were trained so; none does not.",
         "Advanced",
         choices=("none", "modality"),
     )
