@@ -81,7 +81,7 @@ def test_the_file_of_one_command_is_what_another_asks_for(tiny_folder, tmp_path)
     ("words", "said"),
     [
         (["--policy", "block"], "has no calibration"),
-        (["--steps", "3"], "steps=3 is outside 4..200"),
+        (["--steps", "3"], "--steps 3 is outside 4..200"),
         (["--requests", "absent.jsonl"], "cannot read absent.jsonl"),
         (["-o", "absent/caches.json"], "absent is no folder"),
     ],
