@@ -110,6 +110,8 @@ def place(tmp_path, monkeypatch, embedded_engine):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Engine, "open", lambda *_, **__: embedded_engine)
     Image.new("RGB", (112, 64), "black").save("start.png")
+    Path("examples").symlink_to(ROOT / "examples")
+    Path("prompts.txt").write_text("a red ball flashes\n\n# a comment\na blue square slides left\n")
     with wave.open("drums.wav", "wb") as file:
         file.setparams((2, 2, 32_000, 0, "NONE", ""))
         file.writeframes(bytes(4 * 32_000 * 4))

@@ -170,6 +170,18 @@ def test_tests_that_fail_by_themselves_teach_nothing(toy, capsys):
     assert "tests/room/test_clip.py::test_never fails without the fault, too" in out
 
 
+def test_a_captured_log_line_is_no_name_of_a_test(toy):
+    (toy / "tests/room/test_clip.py").write_text(
+        "import logging\n"
+        "def test_says_so():\n"
+        "    logging.getLogger('toy').error('the engine is dead')\n"
+        "    assert False\n"
+    )
+    with Workshop(toy) as shop:
+        ran = shop.run(("tests/room/test_clip.py",), limit_s=300.0)
+    assert (ran.passed, ran.failed) == (False, "tests/room/test_clip.py::test_says_so")
+
+
 def test_a_test_that_hangs_has_noticed_and_leaves_no_child(toy, monkeypatch):
     started = toy / "child"
     (toy / "tests/room/test_clip.py").write_text(

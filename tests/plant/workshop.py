@@ -114,7 +114,8 @@ class Workshop:
 
 
 def _first_failure(output: str) -> str:
-    for line in output.splitlines():
+    # Only from the summary: above it stand captured log lines, which begin with ERROR, too.
+    for line in output.rpartition("short test summary info")[2].splitlines():
         if line.startswith(("FAILED ", "ERROR ")):
             return line.split(" - ")[0].split(" ", 1)[1]
     lines = output.strip().splitlines()

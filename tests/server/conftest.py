@@ -47,15 +47,29 @@ class Server:
 
 @contextlib.contextmanager
 def serving(
-    data_dir: Path, service: FakeService | None = None, *, wire_limits: WireLimits | None = None, **config: Any
+    data_dir: Path,
+    service: FakeService | None = None,
+    *,
+    wire_limits: WireLimits | None = None,
+    patience_s: int = 5,
+    **config: Any,
 ) -> Iterator[Server]:
+    """``patience_s``: how long a stop waits for requests in flight. It must end within 15 s, so that more than that
+    tells an answer that was ended by the stop from one that was given up, on a host however busy."""
     service = service or FakeService()
     settings = ServerConfig(data_dir=data_dir, **config)
     app = create_app(service, settings)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    server = HttpServer(app, settings, host="127.0.0.1", port=port, wire_limits=wire_limits)
+    server = HttpServer(
+        app,
+        settings,
+        host="127.0.0.1",
+        port=port,
+        wire_limits=wire_limits,
+        timeout_graceful_shutdown_s=patience_s,
+    )
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import json
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -64,15 +63,13 @@ def test_streams_end_when_their_job_is_deleted(server: Server) -> None:
 
 
 def test_a_stop_ends_open_streams_quickly(tmp_path: Path) -> None:
-    with serving(tmp_path) as server:
+    with serving(tmp_path, patience_s=300) as server:
         job = server.create("slow")
         seen: list[Any] = []
         thread = threading.Thread(target=lambda: seen.extend(stream(server, job["id"])))
         thread.start()
         until(lambda: server.coordinator.live._watchers.get(job["id"]))
-        begun = time.monotonic()
         server.stop()
-        assert time.monotonic() - begun < 4
         thread.join(5)
         assert seen[0][0] == "job"
 
@@ -214,13 +211,11 @@ def test_models_and_small_endpoints(server: Server) -> None:
     assert "default-src 'self'" in page.headers["content-security-policy"]
 
 
-def test_a_sync_client_hears_that_the_server_stops(server: Server) -> None:
-    with ThreadPoolExecutor(1) as pool:
+def test_a_sync_client_hears_that_the_server_stops(tmp_path: Path) -> None:
+    with serving(tmp_path, patience_s=300) as server, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(server.http.post, "/v1/videos/sync", json={"prompt": "slow"})
         until(lambda: bool(server.service.jobs))
-        begun = time.monotonic()
         server.stop()
         answer = waiting.result(5)
     assert (answer.status_code, answer.json()["error"]["param"]) == (503, "server")
     assert "retry-after" in answer.headers
-    assert time.monotonic() - begun < 4  # not after uvicorn lost its patience

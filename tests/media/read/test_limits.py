@@ -82,6 +82,13 @@ def test_rounding_of_containers_is_forgiven():
         check_audio(voice(15.02), RELEASED, name="audio")
 
 
+@pytest.mark.parametrize(("within_s", "beyond_s"), [(15.009, 15.011), (1.991, 1.989)])
+def test_ten_milliseconds_are_forgiven_at_either_end_and_no_more(within_s, beyond_s):
+    check_audio(voice(within_s), RELEASED, name="audio")
+    with pytest.raises(MediaError, match=r"duration must be in \[2, 15\] seconds"):
+        check_audio(voice(beyond_s), RELEASED, name="audio")
+
+
 @pytest.mark.parametrize("rate", [24, 30])
 def test_fifteen_seconds_of_broadcast_video_pass(rate):
     """Rates of n / 1.001: editors keep every frame that begins before the cut, and the last one ends after it."""

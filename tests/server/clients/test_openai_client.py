@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import time
 import warnings
 from pathlib import Path
 
@@ -32,12 +31,10 @@ def test_create_and_poll_then_download(client: openai.OpenAI, tmp_path: Path) ->
 
 
 def test_a_failing_job_ends_the_poll_with_its_error(client: openai.OpenAI) -> None:
-    begun = time.monotonic()
     video = client.videos.create_and_poll(prompt="please fail")
     assert video.status == "failed"
     assert video.error is not None
     assert video.error.code == "non_finite"
-    assert time.monotonic() - begun < 5
 
 
 def test_nested_extra_params_are_honoured(client: openai.OpenAI) -> None:
