@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.report import RESULTS, device_name, write_result
+from bench.report import RESULTS, bench_device, device_name, write_result
 from talkies.attention import registry
 from talkies.benchmarks import forward as fw
 from talkies.benchmarks.random_dit import RandomDiT
@@ -52,10 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--attention", default="auto")
     parser.add_argument("--rate", type=float, default=NVLINK, help="bytes a second from one device to others")
     options = parser.parse_args(arguments)
-    if not options.smoke and not torch.cuda.is_available():
-        print("error: no CUDA device; --smoke runs tiny sizes on a CPU", file=sys.stderr)
+    device = bench_device(smoke=options.smoke)
+    if device is None:
         return 2
-    device = torch.device("cpu" if options.smoke else "cuda")
     dtype = torch.float32 if options.smoke else torch.bfloat16
     config = fw.TINY if options.smoke else replace(fw.RELEASED, num_layers=options.blocks)
     shape = fw.SMOKE if options.smoke else fw.FULL

@@ -6,6 +6,7 @@ import datetime
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,14 @@ from typing import Any
 import torch
 
 RESULTS = Path(__file__).parent / "results"
+
+
+def bench_device(*, smoke: bool) -> torch.device | None:
+    """Where a benchmark of GPU code runs; ``None``, once it is said, where that is nowhere."""
+    if not smoke and not torch.cuda.is_available():
+        print("error: no CUDA device; --smoke runs tiny sizes on a CPU", file=sys.stderr)
+        return None
+    return torch.device("cpu" if smoke else "cuda")
 
 
 def result_of(

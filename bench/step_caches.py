@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bench.report import RESULTS, device_name, print_table, write_result
+from bench.report import RESULTS, bench_device, device_name, print_table, write_result
 from talkies.attention.registry import resolve
 from talkies.benchmarks import forward as fw
 from talkies.benchmarks.random_dit import RandomDiT
@@ -67,10 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
-    if not options.smoke and not torch.cuda.is_available():
-        print("error: no CUDA device; --smoke runs tiny sizes on a CPU", file=sys.stderr)
+    device = bench_device(smoke=options.smoke)
+    if device is None:
         return 2
-    device = torch.device("cpu" if options.smoke else "cuda")
     dtype = torch.float32 if options.smoke else torch.bfloat16
     config, shape = (fw.TINY, fw.SMOKE) if options.smoke else (fw.RELEASED, fw.FULL)
     kernels, attention = ("reference", "sdpa") if options.smoke else ("triton", resolve("auto", device, dtype))

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.random_modules import TEXT, TINY_TEXT, drawn, text_model
-from bench.report import RESULTS, device_name, write_result
+from bench.report import RESULTS, bench_device, device_name, write_result
 from talkies.attention import registry
 from talkies.benchmarks.timing import GIB, Clock, free, median_of, peak, synchronize
 from talkies.codecs.text.attention import TEXT_ATTENTION, use_attention
@@ -49,10 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--limit-s", type=float, default=240.0, help="cases that would begin later are left out")
     options = parser.parse_args(arguments)
-    if not options.smoke and not torch.cuda.is_available():
-        print("error: no CUDA device; --smoke runs tiny sizes on a CPU", file=sys.stderr)
+    device = bench_device(smoke=options.smoke)
+    if device is None:
         return 2
-    device = torch.device("cpu" if options.smoke else "cuda")
     run = Run(device, options)
     with torch.no_grad():
         run.all()

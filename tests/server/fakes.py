@@ -16,12 +16,12 @@ from typing import Literal
 
 import numpy as np
 
-from talkies.capacity.demand import Demand, demand_of, num_forwards
+from talkies.capacity.demand import Demand, demand_of
 from talkies.engine.port.facts import Facts
 from talkies.engine.port.service import Job, JobEvent, OnEvent, OnOrder, ServiceInfo
 from talkies.errors import InvalidRequest, NotReady, TalkiesError
 from talkies.few_steps import AdapterFacts, Ladder
-from talkies.h3.clip_plan import plan
+from talkies.h3.clip_plan import num_forwards, plan
 from talkies.h3.geometry import Limits
 from talkies.request import VideoRequest
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from talkies.capacity.headers import Header, header_of
-from talkies.h3.clip_plan import plan
+from talkies.h3.clip_plan import cache_of, num_forwards, plan
 from talkies.h3.geometry import (
     Geometry,
     Limits,
@@ -25,7 +25,7 @@ from talkies.h3.geometry import (
 )
 from talkies.h3.locks import with_target_of_locks
 from talkies.h3.vision import Outline, Seen, SeenImage, SeenSound, SeenVideo
-from talkies.quality import OFF, CachePolicy, chosen, num_forwards_of
+from talkies.quality import OFF, CachePolicy
 from talkies.request import KEYFRAME_ROLES, Condition, Task, VideoRequest
 
 CHARS_PER_TOKEN = 3.5  # English prose in a Qwen vocabulary
@@ -147,7 +147,7 @@ def demand_of(request: VideoRequest, limits: Limits, *, count_tokens: CountToken
         num_forwards=num_forwards(request, limits),
         num_outputs=request.num_outputs,
         headers=headers,
-        cache=chosen(request, limits.tiers, limits.adapters, limits.default_num_sigmas).policy,
+        cache=cache_of(request, limits).policy,
     )
 
 
@@ -162,11 +162,6 @@ def of_clip(
         target=target,
         conditions=_counted(conditions, demand.headers, target, limits, estimated_tokens),
     )
-
-
-def num_forwards(request: VideoRequest, limits: Limits) -> int:
-    """Of one output. Raises ``InvalidRequest`` for adapters that are not known, or not for its task."""
-    return num_forwards_of(request, limits.adapters, limits.default_num_sigmas)
 
 
 def _counted(

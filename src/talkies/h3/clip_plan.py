@@ -6,7 +6,7 @@ from talkies.errors import InvalidRequest, UnsupportedTask
 from talkies.few_steps import checked_ladder
 from talkies.h3 import geometry
 from talkies.h3.geometry import Geometry, Limits
-from talkies.quality import chosen
+from talkies.quality import Chosen, chosen, num_forwards_of
 from talkies.request import Task, VideoRequest
 from talkies.values import parse_ratio, plain
 
@@ -49,8 +49,17 @@ def plan(request: VideoRequest, limits: Limits, *, auto_aspect: float | None = N
 def plan_notes(request: VideoRequest, made: Geometry, limits: Limits) -> list[str]:
     """For the user: a length that was snapped, words that the checkpoint has never seen, and what is not known of the
     step cache."""
-    cache = chosen(request, limits.tiers, limits.adapters, limits.default_num_sigmas)
-    return [*snap_notes(request, made), *limits.card.notes(request.prompt), *cache.notes]
+    return [*snap_notes(request, made), *limits.card.notes(request.prompt), *cache_of(request, limits).notes]
+
+
+def num_forwards(request: VideoRequest, limits: Limits) -> int:
+    """Of one output. Raises ``InvalidRequest`` for adapters that are not known, or not for its task."""
+    return num_forwards_of(request, limits.adapters, limits.default_num_sigmas)
+
+
+def cache_of(request: VideoRequest, limits: Limits) -> Chosen:
+    """What its ``quality`` means. Raises as :func:`num_forwards`."""
+    return chosen(request, limits.tiers, limits.adapters, limits.default_num_sigmas)
 
 
 def snap_notes(request: VideoRequest, made: Geometry) -> list[str]:

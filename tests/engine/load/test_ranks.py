@@ -103,7 +103,7 @@ def test_a_start_that_fails_later_leaves_no_rank_behind(shared, monkeypatch):
         started.extend(_followers_of(os.getpid()))
         raise CheckpointError("the text encoder is broken")
 
-    monkeypatch.setattr(build, "place_text", fails)
+    monkeypatch.setattr(build, "build_text", fails)
     for _ in range(2):  # the second one is not told that a group is open already
         with pytest.raises(CheckpointError, match="text encoder is broken"):
             Engine.open_config(EngineConfig(threads=1, tensor_parallel=2))

@@ -60,7 +60,7 @@ def wanted(
     )
     found: list[Wanted] = []
     for index, (line, said) in enumerate(entries):
-        with _blamed_on(prompts, line):
+        with blamed_on(None if line is None else f"{prompts}, line {line}"):
             request = flags.having(said).request(base)
             for seed in several if several is not None and "seed" not in said else [request.seed]:
                 for seed_of_output in range(seed, seed + request.num_outputs):
@@ -110,13 +110,13 @@ def _object(path: Path, number: int, line: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _blamed_on(path: Path | None, line: int | None) -> Iterator[None]:
-    """A refusal inside begins with the line that it is about."""
+def blamed_on(what: str | None) -> Iterator[None]:
+    """A refusal inside begins with ``what`` it is about, where that is said: one of several clips or lines."""
     try:
         yield
     except InvalidRequest as error:
-        if line is not None:
-            error.message = f"{path}, line {line}: {error.message}"
+        if what is not None:
+            error.message = f"{what}: {error.message}"
         raise
 
 

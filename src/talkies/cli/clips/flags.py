@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 from talkies.cli.clips.lock_flags import lock
 from talkies.errors import InvalidRequest
 from talkies.media.reference_kinds import kind_of_uri
-from talkies.request import AdapterChoice, Condition, Kind, Target, VideoRequest
+from talkies.request import AdapterChoice, Condition, Kind, Role, Target, VideoRequest
 from talkies.values import MAX_SIGMAS, MIN_SIGMAS, parse_size
 
 # Of these a line of a file replaces all that the command line said, since they say one thing in several ways.
@@ -116,8 +116,8 @@ class ClipFlags:
         return VideoRequest(**changes)
 
     def _conditions(self) -> tuple[Condition, ...]:
-        keyframes = (("first", self.first_frame), ("last", self.last_frame))
-        conditions = [Condition(kind="image", uri=uri, role=role) for role, uri in keyframes if uri is not None]  # type: ignore[arg-type]
+        keyframes: dict[Role, str | None] = {"first": self.first_frame, "last": self.last_frame}
+        conditions = [Condition(kind="image", uri=uri, role=role) for role, uri in keyframes.items() if uri is not None]
         conditions += [Condition(kind=_kind(uri), uri=uri) for uri in self.reference]
         conditions += lock("soundtrack", self.soundtrack, "--redo-sound", self.redo_sound)
         conditions += lock("footage", self.footage, "--redo-picture", self.redo_picture)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from talkies.cli.clips.bar import Bar
+from talkies.cli.clips.batch import blamed_on
 from talkies.cli.clips.made import expected, is_made
 from talkies.cli.common import as_json, cleans_up, print_json, say_error
-from talkies.errors import Cancelled, InvalidRequest, TalkiesError, WorkerDied
+from talkies.errors import Cancelled, TalkiesError, WorkerDied
 from talkies.files.paths import local_path
 from talkies.request import VideoRequest
 
@@ -33,6 +33,11 @@ class Asked:
     request: VideoRequest
     paths: tuple[Path, ...]
     where: dict[str, Any]
+
+    @property
+    def name(self) -> str | None:
+        """By which a refusal tells it from others; ``None`` where it is the only one."""
+        return str(self.paths[0]) if self.where else None
 
 
 def config_for(engine: dict[str, Any], asked: Sequence[Asked]) -> EngineConfig:
@@ -67,7 +72,7 @@ def planned(config: EngineConfig, asked: Sequence[Asked]) -> list[dict[str, Any]
     known = checkpoint_of(config, headers_only=True)
     plans = []
     for one in asked:
-        with _about(one):
+        with blamed_on(one.name):
             plans.append(_planned(one, known.parts, known.limits))
     return plans
 
@@ -125,7 +130,7 @@ def make_all(config: EngineConfig, asked: Sequence[Asked], *, json: bool, quiet:
     wanted: list[Asked] = []
     kept = 0
     for one in asked:
-        with _about(one):
+        with blamed_on(one.name):
             geometry = pipeline.prepare_for(parts, limits, one.request).geometry
         if not overwrite:
             used = in_use(one.request, limits.adapters)
@@ -163,17 +168,6 @@ def make_all(config: EngineConfig, asked: Sequence[Asked], *, json: bool, quiet:
         Bar(num_clips=1, quiet=False).line(f"{len(asked)} clips: {made} made, {kept} kept, {len(failed)} failed")
     if failed:
         raise typer.Exit(failed[0].exit_code)
-
-
-@contextmanager
-def _about(one: Asked) -> Iterator[None]:
-    """A refusal inside names the clip that it is about."""
-    try:
-        yield
-    except InvalidRequest as error:
-        if one.where:  # of several
-            error.message = f"{one.paths[0]}: {error.message}"
-        raise
 
 
 def _tell(one: Asked, results: Sequence[Facts], bar: Bar, *, json: bool) -> None:

@@ -27,7 +27,7 @@ from talkies.engine.load.adapt import AdaptedDiT, Adapters, use_adapters
 from talkies.engine.load.checkpoint import checkpoint_of
 from talkies.engine.load.dits import build_dits
 from talkies.engine.load.load_report import LoadReport
-from talkies.engine.load.place_components import place_audio, place_text, place_video
+from talkies.engine.load.place_components import build_text, place_audio, place_video
 from talkies.engine.load.planning import Placement, cap, decide
 from talkies.engine.load.rank_processes import Ranks
 from talkies.engine.load.tables import Tables
@@ -241,6 +241,7 @@ def _load(
         on_stage("ranks")
         ranks = undo.enter_context(closing(Ranks(config, placement, resolved)))
         loading.line(f"{resolved.mesh.size} ranks ({resolved.mesh.described()}), {resolved.threads} CPU threads each")
+    groups = None if ranks is None else ranks.groups
     dits = build_dits(
         parts,
         resolved,
@@ -249,7 +250,7 @@ def _load(
         ops=ops,
         attend=attend,
         loading=loading,
-        groups=None if ranks is None else ranks.groups,
+        groups=groups,
         graphs=graphs,
         num_forwards=limits.default_num_sigmas - 1,
         on_stage=on_stage,
@@ -257,17 +258,7 @@ def _load(
     )
     on_stage("text encoder")
     with loading.part("text encoder") as part:
-        encoder = place_text(
-            parts.text_encoder,
-            residency,
-            residences.text,
-            dtype=resolved.dtype,
-            device=resolved.device,
-            ops=ops,
-            quantize=resolved.text_quantize,
-            attention=resolved.text_attention,
-            group=None if ranks is None else ranks.groups.text,
-        )
+        encoder = build_text(parts, resolved, placement, residency, ops=ops, groups=groups)
         part.num_bytes = encoder.bytes_read
     if ranks is not None:
         ranks.wait_loaded()

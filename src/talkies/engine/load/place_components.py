@@ -14,12 +14,15 @@ from talkies.codecs.text.encoder import NUM_LAYERS, TextEncoder
 from talkies.codecs.text.linears import Fp8Linears
 from talkies.codecs.text.shards import TextShard
 from talkies.codecs.video.vae import VideoVAE
+from talkies.engine.config import ResolvedConfig
+from talkies.engine.load.planning import Placement
+from talkies.h3.partitions import Parts
 from talkies.kernels.select import Ops
 from talkies.model.dit import PackedDiT
 from talkies.model.weights import DiTSource, Place, as_it_is, build_dit
 from talkies.placement.components import Residency, evict, move_buffers, stream_component
 from talkies.placement.quantize import TEXT_PREFIX, QuantizeConfig, check_device, placer, quantized_text_names
-from talkies.placement.ranks.groups import Group
+from talkies.placement.ranks.groups import Group, RankGroups
 from talkies.placement.stream.host_memory import HostBuffer
 from talkies.placement.stream.layerwise import LayerwiseConfig, stream, streamed_positions, to_host
 
@@ -120,6 +123,29 @@ def place_text(
     residency.add("text", stream_component(encoder.model, stacks, device))
     move_buffers(encoder.model, device)
     return encoder
+
+
+def build_text(
+    parts: Parts,
+    resolved: ResolvedConfig,
+    placement: Placement,
+    residency: Residency,
+    *,
+    ops: Ops,
+    groups: RankGroups | None,
+) -> TextEncoder:
+    """This rank's text encoder, whole or its share of it, as the engine's options say."""
+    return place_text(
+        parts.text_encoder,
+        residency,
+        placement.residences.text,
+        dtype=resolved.dtype,
+        device=resolved.device,
+        ops=ops,
+        quantize=resolved.text_quantize,
+        attention=resolved.text_attention,
+        group=None if groups is None else groups.text,
+    )
 
 
 def _add_up(group: Group, part: Tensor) -> None:

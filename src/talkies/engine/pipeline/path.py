@@ -24,12 +24,12 @@ from talkies.engine.pipeline.orders import lead_encode, lead_refine
 from talkies.engine.pipeline.state import RequestState, plans_of, state_of
 from talkies.engine.pipeline.tasks import TASKS, Prepared
 from talkies.few_steps import followed, in_use
+from talkies.h3.clip_plan import cache_of
 from talkies.h3.conditions import AudioCondition, PackedCondition, VisualCondition
 from talkies.h3.geometry import Geometry, Limits, encodable_frames
 from talkies.h3.packing import audio_to_rows, build_layout, patchify_video, rows_to_audio, unpatchify_video
 from talkies.h3.partitions import Parts
 from talkies.h3.release_schedule import ReleaseSchedule, read_schedule
-from talkies.quality import Chosen, chosen
 from talkies.request import VideoRequest
 from talkies.sampling import noise as sampling_noise
 from talkies.sampling.anchors import build_anchors
@@ -94,12 +94,6 @@ def _schedule(request: VideoRequest, stated: ReleaseSchedule, limits: Limits) ->
 def adapters_of(components: Components, request: VideoRequest) -> Adapters:
     """Those of its DiT that are in its weights while it is denoised: names and strengths, in order."""
     return tuple((one.facts.name, one.strength) for one in in_use(request, components.limits.adapters))
-
-
-def cache_of(components: Components, request: VideoRequest) -> Chosen:
-    """What its ``quality`` means on this checkpoint."""
-    limits = components.limits
-    return chosen(request, limits.tiers, limits.adapters, limits.default_num_sigmas)
 
 
 def encode(components: Components, prepared: Prepared) -> Encoded:
@@ -239,7 +233,7 @@ def pack(components: Components, encoded: Encoded, *, output: int = 0, noise: No
         layout=layout,
         schedule=schedule,
         adapters=adapters,
-        cache=cache_of(components, request).policy,
+        cache=cache_of(request, components.limits).policy,
         anchors=anchors,
         locks=locks,
         given=prepared.given,

@@ -25,7 +25,7 @@ from talkies.engine.config import EngineConfig, resolve
 from talkies.engine.load.checkpoint import checkpoint_of
 from talkies.engine.load.dits import build_dits
 from talkies.engine.load.load_report import LoadReport
-from talkies.engine.load.place_components import place_text
+from talkies.engine.load.place_components import build_text
 from talkies.engine.load.planning import cap
 from talkies.engine.load.rank_processes import Loaded, RankStarted, Told, join
 from talkies.engine.pipeline.follow import Follower
@@ -68,17 +68,7 @@ def main(connection: Connection) -> int:
         )
         text: TextEncoder | None = None
         if groups.text is not None:
-            text = place_text(
-                checkpoint.parts.text_encoder,
-                residency,
-                told.placement.residences.text,
-                dtype=resolved.dtype,
-                device=resolved.device,
-                ops=ops,
-                quantize=resolved.text_quantize,
-                attention=resolved.text_attention,
-                group=groups.text,
-            )
+            text = build_text(checkpoint.parts, resolved, told.placement, residency, ops=ops, groups=groups)
         connection.send(Loaded())
         follower = Follower(dits, residency, attend, groups, resolved.device, text)
         while (order := _order(connection)) is not None:

@@ -23,6 +23,7 @@ from talkies.engine.pipeline.step import denoise_step
 from talkies.engine.pipeline.tasks import Prepared
 from talkies.engine.port.facts import Facts
 from talkies.few_steps import in_use
+from talkies.h3.clip_plan import cache_of
 from talkies.request import VideoRequest
 from talkies.sampling.noise import Noise
 
@@ -138,7 +139,7 @@ class RequestRun:
         adapters = in_use(self.request, self._components.limits.adapters)
         return replace(
             Facts.of(self.request, prepared.geometry, num_forwards=schedule.num_forwards, adapters=adapters),
-            step_cache=pipeline.cache_of(self._components, self.request).facts(),
+            step_cache=cache_of(self.request, self._components.limits).facts(),
             warnings=(*prepared.warnings, *self._cache_notes()),
             conditions_used=tuple(prepared.conditions_used),
         )

@@ -8,11 +8,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from talkies.capacity.demand import num_forwards
 from talkies.engine.port.facts import Facts
 from talkies.few_steps import in_use
+from talkies.h3.clip_plan import cache_of, num_forwards
 from talkies.h3.geometry import Geometry, Limits
-from talkies.quality import chosen
 from talkies.request import VideoRequest
 from talkies.server.jobs.live import Live, LiveState, percent
 from talkies.server.jobs.record import JobRecord
@@ -104,7 +103,7 @@ class ErrorEnvelope(BaseModel):
 def planned_facts(request: VideoRequest, geometry: Geometry, limits: Limits, *, remix_of: str | None = None) -> Facts:
     """What the clip will be, known before the queue. The engine's facts replace these when they come."""
     adapters = in_use(request, limits.adapters)
-    cache = chosen(request, limits.tiers, limits.adapters, limits.default_num_sigmas)
+    cache = cache_of(request, limits)
     plan = Facts.of(request, geometry, num_forwards=num_forwards(request, limits), adapters=adapters)
     plan = replace(plan, step_cache=cache.facts())
     return replace(plan, seconds=round(geometry.duration_s, 6), remix_of=remix_of)  # the engine's seconds are exact
